@@ -35,6 +35,7 @@ from otel_rl.view.parts.overview import (
     run_summary,
     standing_of,
     step_seconds,
+    time_of_step,
 )
 from otel_rl.view.parts.rollouts import Order, Wanted, rollouts
 from otel_rl.view.parts.run_results import RunResults
@@ -248,7 +249,13 @@ class Pages:
         first, last = _step(query, "first"), _step(query, "last")
         asked = Asked() if first is None or last is None else Asked((first, last))
         try:
-            return {**self._diagnoses.of(found, asked, now_ns=self._clock_ns()), "read": 1}
+            told = self._diagnoses.of(found, asked, now_ns=self._clock_ns())
+            data = self._journals.read(found).data
+            causes = [
+                {**cause, "since_ms": time_of_step(data, cause["since_step"])}
+                for cause in told["causes"]
+            ]
+            return {**told, "causes": causes, "read": 1}
         except Unread as exc:
             with found.open() as connection:
                 verdict = read_standing(connection, found.id).verdict

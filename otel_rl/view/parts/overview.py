@@ -33,6 +33,7 @@ __all__ = [
     "run_summary",
     "standing_of",
     "step_seconds",
+    "time_of_step",
 ]
 
 _SPARK_POINTS: Final = 60
@@ -97,7 +98,9 @@ def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]
     if size > _MAX_SPARK_BYTES:
         newest = headline(journals.newest(found, records=_NEWEST_OF_LONG), keys)
         return {**facts, "shown": newest and {**newest, "xs": [], "ys": []}}
-    return {**facts, "shown": headline(journals.read(found).data, keys)}
+    data = journals.read(found).data
+    step = found.run.step or data.last_step or found.run.step  # by spans alone
+    return {**facts, "step": step, "shown": headline(data, keys)}
 
 
 def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
@@ -116,6 +119,14 @@ def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
                 **points._asdict(),
             }
     return None
+
+
+def time_of_step(data: RunData, step: int | None) -> float | None:
+    """Return when a step was, in ms since the epoch; None if no value is of it."""
+    if step is None:
+        return None
+    places = ((of, of.place_of(step)) for of in data.series.values())
+    return next((of.times_ms[place] for of, place in places if place is not None), None)
 
 
 def _lost_since(series: Series) -> float | None:

@@ -108,8 +108,8 @@ otelRl.charts = {
     if (!ys.length) return {};
     if (log && ys.at(-1) > 0) return { type: "log", autorange: true };
     const size = Math.max(Math.abs(ys[0]), Math.abs(ys.at(-1)));
-    if (!panel.stacked && ys.at(-1) - ys[0] < 1e-4 * size) return { range: [ys[0] - 0.05 * size, ys.at(-1) + 0.05 * size], autorange: false };
     if (size === 0) return { range: [0, 1], autorange: false };
+    if (!panel.stacked && ys.at(-1) - ys[0] < 1e-4 * size) return { range: [ys[0] - 0.05 * size, ys.at(-1) + 0.05 * size], autorange: false };
     if (!robust || panel.stacked || ys.length < 20) return { autorange: true };
     const [low, high] = [0.02, 0.98].map((share) => ys[Math.round(share * (ys.length - 1))]);
     const edge = 0.15 * (high - low || size);

@@ -50,7 +50,7 @@
       <${Verdict} run=${run} tick=${tick} diagnosis=${diagnosis} />
       <${Goodput} found=${overview.goodput} />
       <div class="row controls tools">
-        <span class="grow"></span>
+        <span class="grow">${common.marks.length ? html`<ul class="legend">${[["failure", "a worker failed", "--bad"], ["cause", "a cause began", "--warn"]].filter(([kind]) => common.marks.some((mark) => mark.kind === kind)).map(([kind, words, shade]) => html`<li key=${kind}><i class="mark" style=${`--shade: var(${shade})`}></i>${words}</li>`)}</ul>` : null}</span>
         ${otelRl.report ? null : html`<${Select} label="x" options=${axes} chosen=${x} onchoose=${(next) => { setZoom(""); setX(next); }} />`}
         <label class="row quiet">smooth<input type="range" id="smooth" min="0" max="0.99" step="0.01" value=${smooth} onInput=${(event) => setSmooth(event.target.value)} /></label>
         <button type="button" id="log" aria-pressed=${String(Boolean(log))} onClick=${() => setLog(log ? "" : "1")}>log</button>
@@ -72,7 +72,10 @@
     const isTime = x === "time";
     if (!isTime && x !== "step") return [];
     const marks = overview.failures.filter((one) => isTime || one.step !== null).map((one) => ({ x: isTime ? new Date(one.time_ms) : one.step, kind: "failure" }));
-    if (!isTime) for (const cause of diagnosis?.causes ?? []) if (cause.since_step !== null) marks.push({ x: cause.since_step, kind: "cause" });
+    for (const cause of diagnosis?.causes ?? []) {
+      const at = isTime ? cause.since_ms : cause.since_step;
+      if (at !== null) marks.push({ x: isTime ? new Date(at) : at, kind: "cause" });
+    }
     return marks;
   }
 

@@ -23,7 +23,7 @@
         ${tables.length > 1 ? html`<${Select} label="table" options=${tables.map((one) => [one, one])} chosen=${found.table} onchoose=${setTable} />` : null}
         <span class="quiet" role="status">${count}</span>
         ${otelRl.report ? null : html`
-          ${rewards.length || order !== "newest" ? html`<${Select} label="order" options=${[["newest", "newest first"], ["lowest", "lowest reward first"], ["highest", "highest reward first"]]} chosen=${order} onchoose=${setOrder} />` : null}
+          ${columns.includes("reward") ? html`<${Select} label="order" options=${[["newest", "newest first"], ["lowest", "lowest reward first"], ["highest", "highest reward first"]]} chosen=${order} onchoose=${setOrder} />` : null}
           <label class="row quiet">step<input type="number" id="step" min="0" placeholder="all steps" aria-label="Samples of the step" title="Samples of this step, or of the last one before it that has some" value=${step} onInput=${(event) => setStep(event.target.value)} /></label>
           <input type="search" id="search" placeholder="Find in samples" aria-label="Find in samples" value=${search} onInput=${(event) => setSearch(event.target.value)} />`}</div>
       ${newer ? html`<button type="button" id="newer" class="newer" onClick=${show}>${newer} newer, show</button>` : null}
