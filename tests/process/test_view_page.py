@@ -748,3 +748,26 @@ def test_a_constant_is_not_magnified(viewed: Viewed) -> None:
     )
     assert ranges[0][1] - ranges[0][0] > 0.05
     assert ranges[1] == [0, 1]
+
+
+def test_of_many_ranks_the_timeline_shows_a_few_until_all_are_asked_for(viewed: Viewed) -> None:
+    ranks = ExperimentKey("ranks")
+    life = Life(viewed.data / "ranks")
+    for number in range(3):
+        batches = [batch for rank in range(30) for batch in step(ranks, rank, number)]
+        life.take(*batches, now_ns=start_ns(ranks) + (number + 2) * S)
+    life.journal.close()
+    browser = viewed.open(ranks, "timeline")
+    lanes = "document.querySelector('#timeline').layout.yaxis.ticktext"
+    browser.wait("document.querySelector('#timeline')?.data !== undefined")
+    few = browser.get(lanes)
+    assert 1 <= len(few) < 10
+    browser.do("document.querySelector('#folded button').click()")
+    browser.wait(f"{lanes}.length === 30")
+    browser.do("document.querySelector('#folded button').click()")
+    browser.wait(f"{lanes}.length === {len(few)}")
+    browser.do("document.querySelector('#folded input').focus()")
+    browser.press("/1[12]$")
+    browser.wait(f"JSON.stringify({lanes}) === '[\"trainer/11\",\"trainer/12\"]'")
+    browser.wait("document.querySelectorAll('#path li').length > 0")
+    assert browser.complaints() == []

@@ -32,7 +32,7 @@
     const sections = overview.sections.map(({ title, panels: of }) => [title, of.filter((panel) => !isFirst(panel.id) && matches(panel))]).filter(([, of]) => of.length);
     const left = sections.reduce((sum, [, of]) => sum + of.length, 0);
     const isOpen = (title, of) => forPaper || Boolean(wanted) || (opened[title] ?? (of.length <= MOST_OPEN && left <= 5 * MOST_OPEN));
-    const open = (title, is) => { const next = { ...opened, [title]: is }; setOpened(next); otelRl.keep(`sections.${overview.experiment}`, next); };
+    const open = (title, is) => setOpened((before) => { const next = { ...before, [title]: is }; otelRl.keep(`sections.${overview.experiment}`, next); return next; });
     const star = (id) => {
       const next = { ...stars, [id]: !isFirst(id) };
       if (next[id] === overview.first.includes(id)) delete next[id];
@@ -139,7 +139,7 @@
     const { verdict, words, causes, symptoms, bound, failures, seen } = diagnosis;
     const kind = { "no clear cause": "unclear" }[verdict] || verdict;
     const headline = causes.length ? [causes[0].kind, causes[0].worker || causes[0].role].filter(Boolean).join(" ") : words;
-    return html`<div class=${`card verdict ${kind}`} id="verdict">
+    return html`<div class=${`card verdict ${kind}`} id="verdict"><h2 class="unseen">Diagnosis</h2>
       <div class="row"><${Badge} word=${verdict} /><b>${headline}</b>${bound ? html`<span class="quiet">most of a step: ${bound.role}/${bound.phase}, ${Math.round(100 * bound.share)} %</span>` : null}</div>
       ${causes.length ? html`<ol>${causes.map((cause, place) => html`<${Cause} key=${`${cause.kind} ${cause.worker || cause.role}`} run=${run} tick=${tick} cause=${cause} place=${place} />`)}</ol>` : null}
       ${[...(symptoms || []), ...(failures || []), ...(seen && !causes.length ? [`seen: ${seen}`] : [])].map((one) => html`<div class="evidence" key=${one}>${one}</div>`)}</div>`;

@@ -94,7 +94,8 @@
         places.sort((a, b) => busy[b] - busy[a]);
         for (const place of [places[0], places[places.length >> 1], places.at(-1)]) kept.add(place);
       }
-      lanes.forEach((lane, place) => { if (accused.has(lane.name) || lane.lost || onPath[place] > 0.05 * found.seconds) kept.add(place); });
+      const lost = lanes.filter((lane) => lane.lost).slice(0, 5);
+      lanes.forEach((lane, place) => { if (accused.has(lane.name) || lost.includes(lane) || onPath[place] > 0.05 * found.seconds) kept.add(place); });
     }
     const order = [...kept].sort((a, b) => accused.has(lanes[b].name) - accused.has(lanes[a].name) || a - b);
     const laneAt = new Map(order.map((place, at) => [place, at]));
