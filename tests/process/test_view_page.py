@@ -768,6 +768,6 @@ def test_of_many_ranks_the_timeline_shows_a_few_until_all_are_asked_for(viewed: 
     browser.wait(f"{lanes}.length === {len(few)}")
     browser.do("document.querySelector('#folded input').focus()")
     browser.press("/1[12]$")
-    browser.wait(f"JSON.stringify({lanes}) === '[\"trainer/11\",\"trainer/12\"]'")
+    browser.wait(f'JSON.stringify({lanes}) === \'["trainer/11","trainer/12"]\'')
     browser.wait("document.querySelectorAll('#path li').length > 0")
     assert browser.complaints() == []

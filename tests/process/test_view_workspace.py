@@ -10,7 +10,7 @@ from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from tests.browser import Browser
 from tests.screenshots import served
-from tests.view_runs import LookedAt, write_run
+from tests.view_runs import T0, LookedAt, S, write_run
 
 pytestmark = pytest.mark.process
 
@@ -174,3 +174,33 @@ def test_the_evidence_is_drawn_under_the_verdict(browser: Browser) -> None:
         f"#/run/{RUN}/timeline/30",
         f"#/run/{RUN}/timeline/31",
     ]
+
+
+def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(
+    viewed: tuple[str, Browser], tmp_path: Path
+) -> None:
+    _, browser = viewed
+    for place, rate in enumerate((0.03, 0.1, 0.01, 0.3, 0.003)):
+        config = {"optim": {"lr": rate}}
+        key = ExperimentKey("sweep", str(place))
+        write_run(tmp_path / "data", LookedAt(key, workers=1, config=config), now_ns=T0 + place * S)
+    with served(tmp_path / "data") as url:
+        browser.open(url, "runs")
+        browser.do("document.querySelector('#all').click()")
+        browser.wait("document.querySelector('#compare').data.length === 5")
+        browser.wait("document.querySelector('#columns option[value=\"optim.lr\"]') !== null")
+        browser.do(
+            "const column = document.querySelector('#column'); column.value = 'optim.lr';"
+            "column.dispatchEvent(new Event('change'))"
+        )
+        rates = "[...document.querySelectorAll('.further')].map((one) => Number(one.textContent))"
+        browser.wait(f"{rates}.length === 5 && {rates}.every((one) => one > 0)")
+        browser.do("document.querySelector('[data-focus=\"sort optim.lr\"]').click()")
+        browser.wait(f"JSON.stringify({rates}) === '[0.3,0.1,0.03,0.01,0.003]'")
+        browser.do("document.querySelector('#grid').click()")
+        grid = "[...document.querySelectorAll('[data-grid]')]"
+        browser.wait(f"{grid}.length > 1 && {grid}.every((one) => one.data?.length === 5)")
+        browser.wait("location.hash.includes('columns=') && location.hash.includes('grid=1')")
+        browser.do("location.reload()")
+        browser.wait(f"{rates}.length === 5 && {rates}.every((one) => one > 0)")
+        assert browser.complaints() == []

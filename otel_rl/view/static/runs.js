@@ -2,6 +2,8 @@
 {
   const { html, Badge, Heading, Select, Spark, Toggle, useAnswer, useDelayed, useEffect, useParam, useRef, useState } = otelRl;
   const nameOf = (run) => `${run.experiment}/${run.trial}`;
+  const MOST_COMPARED = 12; // that one click chooses
+  const MOST_READ = 60; // runs whose further columns are read
 
   otelRl.pages.runs = function Runs({ tick, onready }) {
     const [chosenText, setChosen] = useParam("runs", null); // of the comparison; null for the first three
@@ -29,13 +31,16 @@
     for (const run of comparable) if (!colors.current.has(run.id)) colors.current.set(run.id, colors.current.size);
     const compared = comparable.filter((run) => chosen.has(run.id));
     const comparison = useComparison(compared, key, x, tick);
+    const [columnsText, setColumns] = useParam("columns");
+    const further = columnsText ? columnsText.split("\u001f") : [];
+    const cells = useCells(runs, further, tick);
     const isReady = Boolean(found && (!compared.length || comparison));
     useEffect(() => { if (isReady) onready("runs"); }, [isReady]);
     if (!found) return html`<p class="empty">${listed.error ? listed.error.message : "Reading …"}</p>`;
 
     const last = (run) => { const value = run.shown?.last; return typeof value === "string" ? -Infinity : value; };
     const columns = [["Compare", null], ["Run", nameOf], ["State", (run) => run.state], ["Step", (run) => run.step], ["Trend", null],
-      ["Reward", last], ["Verdict", (run) => run.verdict], ["Workers", (run) => workers(run).alive, "wide-only"], ["Duration", (run) => run.lasted_s, "wide-only"], ["Last data", (run) => run.idle_s]];
+      ["Reward", last], ["Verdict", (run) => run.verdict], ["Workers", (run) => workers(run).alive, "wide-only"], ["Duration", (run) => run.lasted_s, "wide-only"], ["Last data", (run) => run.idle_s], ...further.map((name) => [name.replace(/^config /, ""), (run) => cells.get(run.id)?.[name], "wide-only"])];
     const order = { by: by || null, down: down === "1" };
     const setOrder = (next) => { setBy(next.by ?? ""); setDown(next.down ? "1" : ""); };
     const orders = [["", "as listed"], ...columns.filter(([, value]) => value).map(([name]) => [name, name.toLowerCase()])];
@@ -48,22 +53,29 @@
     const text = (run) => [nameOf(run), run.state, run.crash, run.verdict, run.cause].filter(Boolean).join(" ");
     const wanted = search && otelRl.matcher(search);
     const isHidden = (run) => Boolean(wanted && !wanted.test(text(run)));
+    const all = comparable.filter((run) => !isHidden(run)).slice(0, MOST_COMPARED);
+    const columnNames = new Set([...(comparison?.environments ?? []).flatMap((of) => Object.keys(of)).filter((name) => name.startsWith("config ")), ...[...(comparison?.sections.values() ?? [])].flatMap((keys) => [...keys])]);
+    const add = (name) => { const wantedColumn = columnNames.has(`config ${name}`) ? `config ${name}` : name; if (columnNames.has(wantedColumn) && !further.includes(wantedColumn)) setColumns([...further, wantedColumn].join("\u001f")); };
     return html`
       <div class="row controls"><h1 class="grow">Runs</h1>
         <span class="narrow-only"><${Select} label="order" options=${orders} chosen=${by} onchoose=${(name) => setOrder({ by: name, down: Boolean(name) && !["Run", "State", "Verdict", "Last data"].includes(name) })} /></span>
         <input type="search" id="search" placeholder="Find a run" aria-label="Find a run" value=${search} onInput=${(event) => setSearch(event.target.value)} /></div>
+      <div class="row controls"><button type="button" id="all" onClick=${() => setChosen(all.map((run) => run.id).join("."))}>Compare ${all.length === comparable.length ? "all" : `the ${all.length} found`}</button>
+        <label class="row quiet wide-only">column<input id="column" list="columns" placeholder="config or metric key" onChange=${(event) => { add(event.target.value); event.target.value = ""; }} /></label>
+        <datalist id="columns">${[...columnNames].slice(0, 1000).map((name) => html`<option key=${name} value=${name.replace(/^config /, "")}></option>`)}</datalist>
+        ${further.map((name) => html`<button key=${name} type="button" class="wide-only" aria-label=${`Remove the column ${name} ×`} onClick=${() => setColumns(further.filter((one) => one !== name).join("\u001f"))}>${name} ×</button>`)}</div>
       ${found.faults.map((fault) => html`<p class="notice" key=${fault}>${fault}</p>`)}
       <div class="card scroll list">${!runs.length
         ? html`<p class="empty">There is no run here yet. Start one with <code>otel-rl demo</code> or <code>otel-rl run -- python train.py</code>.</p>`
         : html`<table><${Heading} columns=${columns} rows=${runs} order=${order} onorder=${setOrder} />
-          <tbody>${otelRl.sorted(columns, runs, order).map((run) => html`<${Line} key=${run.id} run=${run} isHidden=${isHidden(run)} isChosen=${chosen.has(run.id)} color=${chosen.has(run.id) ? shadeOf(colors.current, run) : null} onchoose=${choose} />`)}</tbody></table>
+          <tbody>${otelRl.sorted(columns, runs, order).map((run) => html`<${Line} key=${run.id} run=${run} isHidden=${isHidden(run)} isChosen=${chosen.has(run.id)} cells=${further.map((name) => cells.get(run.id)?.[name])} color=${chosen.has(run.id) ? shadeOf(colors.current, run) : null} onchoose=${choose} />`)}</tbody></table>
           ${leftOut > 0 ? html`<p class="quiet">and ${leftOut} older runs: search finds them by name</p>` : null}`}</div>
       ${comparable.length ? html`<section>
         <div class="row controls"><h2 class="grow">Compare</h2>
           <${Toggle} label="x axis" options=${[["step", "by step"], ["time", "by hours"]]} chosen=${x} onchoose=${setX} />
           ${comparison ? html`<select id="key" aria-label="key" value=${comparison.key} onChange=${(event) => setKey(event.target.value)}>
             ${[...comparison.sections].map(([title, keys]) => html`<optgroup key=${title} label=${title}>${[...keys].map((one) => html`<option key=${one} value=${one} selected=${one === comparison.key}>${otelRl.withUnit(one, comparison.units.get(one))}</option>`)}</optgroup>`)}</select>` : null}</div>
-        ${comparison ? html`<${Compared} comparison=${comparison} x=${x} colors=${colors.current} />` : null}
+        ${comparison ? html`<${Compared} comparison=${comparison} x=${x} colors=${colors.current} tick=${tick} />` : null}
       </section>` : null}`;
   };
 
@@ -94,6 +106,30 @@
       read().catch(() => { /* asked again with the page */ }).finally(() => { isReading.current = false; });
     }, [isMissing, tick]);
     return results;
+  }
+
+  // Further columns: settings, and last values of keys.
+  function useCells(runs, names, tick) {
+    const [cells, setCells] = useState(new Map());
+    const asked = useRef(null);
+    useEffect(() => () => { asked.current = null; }, []);
+    useEffect(() => {
+      const mine = asked.current = {};
+      const read = async () => {
+        for (const run of names.length ? runs.slice(0, MOST_READ) : []) {
+          const of = {};
+          const settings = names.some((name) => name.startsWith("config ")) ? await otelRl.get(`runs/${run.id}/environment`) : {};
+          for (const name of names) {
+            const value = name.startsWith("config ") ? settings[name] : (await otelRl.get(`runs/${run.id}/series`, { key: name })).ys.findLast((one) => one !== null);
+            of[name] = value === undefined || value === "" || Number.isNaN(Number(value)) ? value : Number(value);
+          }
+          if (asked.current !== mine) return;
+          setCells((before) => new Map([...before, [run.id, of]]));
+        }
+      };
+      read().catch(() => { /* asked again with the page */ });
+    }, [names.join(), runs.map((run) => `${run.id} ${run.step}`).join(), tick]);
+    return cells;
   }
 
   // One key of the chosen runs, their keys, and in which settings they differ.
@@ -135,36 +171,62 @@
     return comparison;
   }
 
-  function Compared({ comparison, x, colors }) {
-    const { runs, lines, key, units, environments } = comparison;
-    const without = runs.filter((_, place) => lines[place] && !lines[place].xs.length).map(nameOf);
-    const draw = (plot) => {
-      const { notFinite, withTrend } = otelRl.charts;
-      const font = { size: 11 };
-      const traces = lines.flatMap((line, place) => {
-        const color = shadeOf(colors, runs[place]);
-        const drawn = withTrend(line, (at) => at, {
-          type: "scatter", mode: line.xs.length < 3 ? "markers" : "lines", connectgaps: false,
-          name: otelRl.plain(nameOf(runs[place])), line: { width: 2, color }, marker: { color }, hovertemplate: `%{y:.4~g} ${otelRl.plain(units.get(key) ?? "")}`,
-        });
-        const crosses = notFinite(drawn);
-        if (!crosses) return drawn;
-        // Each run has a line of crosses of its own, in its colour.
-        const name = `${drawn[0].name}: ${crosses.name}`;
-        return [...drawn, { ...crosses, name, y: crosses.x.map(() => 0.03 * (1 + place)), marker: { ...crosses.marker, color }, hovertemplate: "NaN or infinite" }];
-      }).filter((one) => one.x.length);
-      const lost = traces.some((one) => one.yaxis === "y2");
-      otelRl.charts.draw(plot, traces, {
-        margin: { l: 44, r: 10, t: 6, b: 40 }, uirevision: `${key} ${x}`,
-        yaxis: { title: { text: otelRl.plain(otelRl.withUnit(key, units.get(key))), font } }, xaxis: { title: { text: x === "time" ? "hours" : "step", standoff: 4, font } },
-        ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}),
+  // One key of several runs, each in its colour.
+  function drawRuns(plot, { runs, lines, key, unit, x, colors, title }) {
+    const { notFinite, withTrend } = otelRl.charts;
+    const font = { size: 11 };
+    const traces = lines.flatMap((line, place) => {
+      const color = shadeOf(colors, runs[place]);
+      const drawn = withTrend(line, (at) => at, {
+        type: "scatter", mode: line.xs.length < 3 ? "markers" : "lines", connectgaps: false,
+        name: otelRl.plain(nameOf(runs[place])), line: { width: 2, color }, marker: { color }, hovertemplate: `%{y:.4~g} ${otelRl.plain(unit)}`,
       });
-      otelRl.charts.byKeyboard(plot, "Compared runs", () => otelRl.charts.pointsOf(plot, units.get(key), null));
-    };
-    return html`<div class="card"><${otelRl.charts.Plot} class="plot" id="compare" draw=${draw} deps=${[comparison]} />
+      const crosses = notFinite(drawn);
+      if (!crosses) return drawn;
+      // Each run has a line of crosses of its own, in its colour.
+      const name = `${drawn[0].name}: ${crosses.name}`;
+      return [...drawn, { ...crosses, name, y: crosses.x.map(() => 0.03 * (1 + place)), marker: { ...crosses.marker, color }, hovertemplate: "NaN or infinite" }];
+    }).filter((one) => one.x.length);
+    const lost = traces.some((one) => one.yaxis === "y2");
+    otelRl.charts.draw(plot, traces, {
+      margin: { l: 44, r: 10, t: 6, b: 40 }, uirevision: `${key} ${x}`,
+      yaxis: title ? { title: { text: otelRl.plain(otelRl.withUnit(key, unit)), font } } : {}, xaxis: { title: { text: x === "time" ? "hours" : "step", standoff: 4, font } },
+      ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}),
+    });
+    otelRl.charts.byKeyboard(plot, title ? "Compared runs" : key, () => otelRl.charts.pointsOf(plot, unit, null));
+  }
+
+  function Compared({ comparison, x, colors, tick }) {
+    const { runs, lines, key, units, environments } = comparison;
+    const [isGrid, setGrid] = useParam("grid");
+    const without = runs.filter((_, place) => lines[place] && !lines[place].xs.length).map(nameOf);
+    const unit = units.get(key) ?? "";
+    return html`<div class="card"><${otelRl.charts.Plot} class="plot" id="compare" draw=${(plot) => drawRuns(plot, { runs, lines, key, unit, x, colors, title: true })} deps=${[comparison]} />
         <${otelRl.charts.Legend} names=${runs.map((run) => [nameOf(run), shadeOf(colors, run)])} /></div>
       <p class="quiet">${key && without.length ? `Without this key: ${without.join(", ")}` : ""}</p>
+      ${runs.length ? html`<p><button type="button" id="grid" aria-expanded=${String(Boolean(isGrid))} onClick=${() => setGrid(isGrid ? "" : "1")}>First charts of these runs</button></p>` : null}
+      ${isGrid && runs.length ? html`<${Grid} runs=${runs} x=${x} colors=${colors} tick=${tick} />` : null}
       ${environments.length > 1 ? html`<${Differences} runs=${runs} found=${environments} />` : null}`;
+  }
+
+  // The charts that come first in the first of the runs, each with a line for every run.
+  function Grid({ runs, x, colors, tick }) {
+    const { found } = useAnswer(`runs/${runs[0].id}/overview`, {}, tick);
+    const panels = new Map((found?.sections ?? []).flatMap((section) => section.panels.map((panel) => [panel.id, panel])));
+    const first = (found?.first ?? []).map((id) => panels.get(id)).filter((panel) => panel && !panel.stacked);
+    return html`<div class="charts" id="grid-charts">${first.map((panel) => html`<${GridChart} key=${panel.id} panel=${panel} runs=${runs} x=${x} colors=${colors} tick=${tick} />`)}</div>`;
+  }
+
+  function GridChart({ panel, runs, x, colors, tick }) {
+    const [lines, setLines] = useState(null);
+    const key = panel.keys[0];
+    useEffect(() => {
+      let isOver = false;
+      Promise.all(runs.map((run) => otelRl.get(`runs/${run.id}/series`, { key, x: x === "time" ? "time" : null }))).then((of) => { if (!isOver) setLines({ runs, of }); }, () => { /* asked again with the page */ });
+      return () => { isOver = true; };
+    }, [runs, key, x, tick]);
+    const draw = (plot) => { if (lines) drawRuns(plot, { runs: lines.runs, lines: lines.of, key, unit: panel.unit, x, colors, title: false }); };
+    return html`<article class="card chart"><div class="title"><h3 title=${key}><bdi>${panel.title}</bdi></h3></div><${otelRl.charts.Plot} class="plot" data-grid=${key} draw=${draw} deps=${[lines]} /></article>`;
   }
 
   // Settings, command and code in which the chosen runs differ.
@@ -176,7 +238,7 @@
       <tbody>${rows.map((name) => html`<tr key=${name}><th scope="row"><bdi>${name.replace(/^config /, "")}</bdi></th>${found.map((one, place) => html`<td key=${place} class="text">${one[name] ?? "–"}</td>`)}</tr>`)}</tbody></table>` : html`<p class="quiet">None was reported.</p>`}</div>`;
   }
 
-  function Line({ run, isHidden, isChosen, color, onchoose }) {
+  function Line({ run, isHidden, isChosen, cells, color, onchoose }) {
     const { alive, expected } = workers(run);
     return html`<tr data-run=${run.id} hidden=${isHidden}>
       <td>${run.step !== null ? html`<span class="row eye"><input type="checkbox" aria-label=${`compare ${nameOf(run)}`} checked=${isChosen} onChange=${(event) => onchoose(run.id, event.target.checked)} />
@@ -187,6 +249,7 @@
       <td title=${run.shown ? run.shown.key : null} data-label=${run.shown?.name === "reward" ? "reward" : null}>${run.shown ? otelRl.number(run.shown.last) : "–"}<div class="quiet">${otelRl.withLoss(run.shown && run.shown.name !== "reward" ? run.shown.name : "", run.shown)}</div></td>
       <td>${run.verdict ? html`<${Badge} word=${run.verdict} />` : "–"}${run.cause ? html`<div class="quiet"><bdi class="cut">${run.cause}</bdi></div>` : null}</td>
       <td class="wide-only">${expected ? `${run.state === "interrupted" ? "?" : alive} of ${expected}` : "–"}</td>
-      <td class="wide-only">${otelRl.duration(run.lasted_s)}</td><td>${otelRl.ago(run.idle_s)}</td></tr>`;
+      <td class="wide-only">${otelRl.duration(run.lasted_s)}</td><td>${otelRl.ago(run.idle_s)}</td>
+      ${cells.map((value, place) => html`<td key=${place} class="wide-only further"><bdi class="cut">${typeof value === "number" ? otelRl.number(value) : value ?? "–"}</bdi></td>`)}</tr>`;
   }
 }
