@@ -549,6 +549,8 @@ def test_a_report_says_of_when_it_is(viewed: Viewed) -> None:
     path.write_text(report_html(pages, run), encoding="utf-8")
     viewed.browser.open(path.as_uri(), "overview")
     assert "14 Nov 2023" in viewed.browser.get("document.querySelector('#live').textContent")
+    assert " ago" not in viewed.browser.get("document.querySelector('.facts').textContent")
+    viewed.browser.wait("document.querySelector('[data-evidence=workers]')?.data?.length === 4")
     assert viewed.browser.complaints() == []
 
 

@@ -143,7 +143,7 @@
         ${otelRl.report || found.read < 1 ? null : html`<a id="save" href=${`/api/runs/${run}/report`} download=${`${found.experiment}-${found.trial}.html`.replace(/[^\w.-]+/g, "_")} title="The run as one file of 5 MB, to mail or to keep">Save as one file</a>`}</div>
       ${found.crash ? html`<p class="notice">${found.crash}</p>` : null}
       ${found.read < 1 ? html`<p class="notice">Reading the history: ${Math.round(100 * found.read)} %</p>` : null}
-      ${facts.length ? html`<div class="facts">${facts.map(([name, value], place) => html`<div class="card fact" key=${place}><b title=${value}>${value}</b><span>${name}</span></div>`)}</div>` : html`<p></p>`}`;
+      ${facts.length ? html`<div class="facts">${facts.map(([name, value], place) => html`<div class="card fact" key=${place}><b class=${String(value).length > 10 ? "long" : null} title=${value}>${value}</b><span>${name}</span></div>`)}</div>` : html`<p></p>`}`;
   }
 
   // What a person may still want to see of a run that goes on, when its server has ended with it: charts and pages are
