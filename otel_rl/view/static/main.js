@@ -103,6 +103,7 @@
     const detail = otelRl.useParam("detail")[0];
     const { found, error } = useAnswer(`runs/${run}/overview`, otelRl.report ? {} : { detail: name === "overview" && detail === "full" ? "full" : null }, tick);
     const [done, setDone] = useState("");
+    const isOff = ["lost", "ended"].includes(useStore(connection).state);
     const page = `${name} ${more}`;
     const overview = found;
     useEffect(() => { if (overview && done === page) ready(name); }, [Boolean(overview), done, page]);
@@ -115,8 +116,8 @@
     if (!overview && error?.status === 404) return html`<${Live} /><${Waiting} tick=${tick} />`;
     if (!overview) return html`<${Live} /><${Banner} />${error ? html`<p class="notice" id="notice">${error.message}</p>` : html`<p class="empty">Reading …</p>`}`;
     const Page = otelRl.pages[name];
-    return html`<${Live} overview=${overview} /><${Banner} /><${Header} run=${run} overview=${overview} isOverview=${name === "overview"} />
-      ${error && error.status ? html`<p class="notice" id="notice">${error.message}</p>` : null}
+    return html`<${Live} overview=${overview} /><${Banner} /><${Header} run=${run} overview=${overview} isOverview=${name === "overview"} isOff=${isOff} />
+      ${error && error.status && !isOff ? html`<p class="notice" id="notice">${error.message}</p>` : null}
       <nav class="tabs" aria-label="Pages">${names.map((one) => html`<a key=${one} href=${`#/run/${run}/${one}`} aria-current=${one === name ? "page" : null}>${titleOf(one)}</a>`)}</nav>
       <div key=${page}><${Page} key=${page} run=${run} more=${more} tick=${tick} overview=${overview} onready=${() => setDone(page)} /></div>`;
   }
@@ -131,7 +132,7 @@
       <p id="others">${links.length ? html`The last active runs:${links}` : null}</p></div>`;
   }
 
-  function Header({ run, overview: found, isOverview }) {
+  function Header({ run, overview: found, isOverview, isOff }) {
     const roles = Object.values(found.roles);
     const sum = (name) => roles.reduce((all, of) => all + of[name], 0);
     const alive = sum("alive"), expected = sum("expected");
@@ -140,7 +141,7 @@
       ["workers alive", expected ? `${found.state === "interrupted" ? "?" : alive} of ${expected}` : ["running", "stalled"].includes(found.state) ? String(alive) : "–"], ["worker failures", sum("failures")],
     ];
     return html`<div class="row"><h1><bdi>${found.experiment}</bdi></h1><${Badge} word=${found.state} /><span class="quiet cut"><bdi>${found.trial}</bdi></span><span class="grow"></span>
-        ${otelRl.report || found.read < 1 ? null : html`<a id="save" href=${`/api/runs/${run}/report`} download=${`${found.experiment}-${found.trial}.html`.replace(/[^\w.-]+/g, "_")} title="The run as one file of 5 MB, to mail or to keep">Save as one file</a>`}</div>
+        ${otelRl.report || isOff || found.read < 1 ? null : html`<a id="save" href=${`/api/runs/${run}/report`} download=${`${found.experiment}-${found.trial}.html`.replace(/[^\w.-]+/g, "_")} title="The run as one file of 5 MB, to mail or to keep">Save as one file</a>`}</div>
       ${found.crash ? html`<p class="notice">${found.crash}</p>` : null}
       ${found.read < 1 ? html`<p class="notice">Reading the history: ${Math.round(100 * found.read)} %</p>` : null}
       ${facts.length ? html`<div class="facts">${facts.map(([name, value], place) => html`<div class="card fact" key=${place}><b class=${String(value).length > 10 ? "long" : null} title=${value}>${value}</b><span>${name}</span></div>`)}</div>` : html`<p></p>`}`;
