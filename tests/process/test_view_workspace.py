@@ -110,7 +110,7 @@ def test_smoothing_log_and_outliers_are_of_all_charts_and_in_the_address(browser
     browser.do("document.querySelector('#log').click(); document.querySelector('#robust').click()")
     browser.wait(f"{PANELS}[0].layout.yaxis.type !== 'log'")
     browser.wait(f"{PANELS}[0].layout.yaxis.autorange === false")
-    assert browser.get("location.hash.includes('smooth=0.9')")
+    browser.wait("location.hash.includes('smooth=0.9') && location.hash.includes('robust')")
 
 
 def test_zoom_and_cursor_are_shared(browser: Browser) -> None:
