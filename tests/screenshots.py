@@ -20,10 +20,10 @@ _PAGES = {"overview": "light", "timeline": "light", "workers": "dark"}
 
 
 @contextmanager
-def served(data: Path) -> Iterator[str]:
+def served(data: Path, port: int = 0) -> Iterator[str]:
     """Run ``otel-rl view`` and yield its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "otel_rl", "view", data, "--listen", "127.0.0.1:0"],
+        [sys.executable, "-m", "otel_rl", "view", data, "--listen", f"127.0.0.1:{port}"],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -53,8 +53,7 @@ def take(browser: Browser, url: str, run: str, report: Path, into: Path) -> None
         browser.screenshot(into / f"view-{page}.png")
     browser.open(report.resolve().as_uri(), "overview")
     browser.wait("document.querySelector('[data-panel]')?.data?.length > 0")
-    browser.do("document.querySelectorAll('section')[2].scrollIntoView(); scrollBy(0, -60)")
-    browser.wait("document.querySelectorAll('section')[2].querySelector('[data-panel]').data")
+    browser.wait("[...document.querySelectorAll('[data-evidence]')].some((one) => one.data)")
     browser.screenshot(into / "report.png")
 
 

@@ -8,6 +8,7 @@ import asyncio
 import gzip
 import importlib.resources
 import secrets
+import shlex
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
@@ -18,12 +19,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.errors import Unauthenticated
 from otel_rl.view.access import COOKIE, Access, Forbidden
 from otel_rl.view.pages import Answer, Question
 from otel_rl.view.report_jobs import UNFINISHED
 
-__all__ = ["Ask", "PageRoutes"]
+__all__ = ["Ask", "PageRoutes", "again"]
 
 Ask = Callable[[Question], Awaitable[Answer]]
 """Answers a question, elsewhere than on the thread of the server."""
@@ -60,11 +62,13 @@ class PageRoutes:
     Args:
         ask: Answers questions.
         access: Who may see the page.
+        again: Command that shows the runs once this server has ended; empty if there is none.
     """
 
-    def __init__(self, ask: Ask, access: Access) -> None:
+    def __init__(self, ask: Ask, access: Access, again: str = "") -> None:
         self._ask = ask
         self._access = access
+        self._again = again
         self._stopping = threading.Event()
         self._streams = 0
 
@@ -172,8 +176,17 @@ class PageRoutes:
                 else:
                     yield b": \n\n"  # so that a reader who has gone is noticed
                 await asyncio.sleep(_LOOK_S)
+            if self._stopping.is_set():  # a page that is told does not look like one that broke
+                yield b"event: end\ndata: " + orjson.dumps({"again": self._again}) + b"\n\n"
         finally:
             self._streams -= 1
+
+
+def again(settings: BridgeSettings) -> str:
+    """Return the command that shows the runs of a bridge without it; empty for a database's."""
+    if settings.journal.url is not None:
+        return ""
+    return shlex.join(["otel-rl", "view", str(settings.data)])
 
 
 def _takes_gzip(request: Request) -> bool:

@@ -29,7 +29,7 @@ from otel_rl.bridge.receive.tokens import Grant
 from otel_rl.errors import OtelRLError
 from otel_rl.redaction import shown
 from otel_rl.view.access import Access
-from otel_rl.view.app import PageRoutes
+from otel_rl.view.app import PageRoutes, again
 from otel_rl.view.pages import Answer, Pages, Question
 from otel_rl.view.report_jobs import ReportJobs
 
@@ -78,7 +78,7 @@ class BridgePage:
         self._count_failure = count_failure
         is_behind_proxy = self._settings.view.readers is Readers.BEHIND_PROXY
         access = Access(grant, wants_token, host, is_behind_proxy)
-        self._routes = PageRoutes(self._ask, access)
+        self._routes = PageRoutes(self._ask, access, again(self._settings))
         return self._routes.routes()
 
     def stop(self) -> None:

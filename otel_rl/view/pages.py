@@ -35,11 +35,13 @@ from otel_rl.view.parts.overview import (
     run_summary,
     standing_of,
     step_seconds,
+    time_of_step,
 )
 from otel_rl.view.parts.rollouts import Order, Wanted, rollouts
 from otel_rl.view.parts.run_results import RunResults
 from otel_rl.view.parts.timeline import step_without_spans, timeline
 from otel_rl.view.parts.workers import heatmap, phases, standing
+from otel_rl.view.text import label
 
 __all__ = ["Answer", "Pages", "Question"]
 
@@ -206,7 +208,11 @@ class Pages:
             "shown": headline(newest, keys),
             "step_s": step_seconds(newest),
             "goodput": goodput(stands),
-            "sections": self._catalogue(found, query).sections(data),
+            "sections": (catalogue := self._catalogue(found, query)).sections(data),
+            "first": catalogue.first(data),
+            "amounts": {
+                label(key): word for key, word in catalogue.amounts.items() if key in data.series
+            },
             "failures": [
                 {"step": one.step, "time_ms": one.time_ns / 1e6, "worker": shown(one.worker[:160])}
                 for one in data.failures[-50:]
@@ -222,7 +228,7 @@ class Pages:
         lines = panel_lines(
             progress.data,
             panel,
-            by_time=query.get("x") == "time",
+            x=query.get("x", ""),
             first=float(query.get("first", -math.inf)),
             last=float(query.get("last", math.inf)),
             **({"most": _EVERY_POINT} if query.get("every") else {}),
@@ -243,7 +249,13 @@ class Pages:
         first, last = _step(query, "first"), _step(query, "last")
         asked = Asked() if first is None or last is None else Asked((first, last))
         try:
-            return {**self._diagnoses.of(found, asked, now_ns=self._clock_ns()), "read": 1}
+            told = self._diagnoses.of(found, asked, now_ns=self._clock_ns())
+            data = self._journals.read(found).data
+            causes = [
+                {**cause, "since_ms": time_of_step(data, cause["since_step"])}
+                for cause in told["causes"]
+            ]
+            return {**told, "causes": causes, "read": 1}
         except Unread as exc:
             with found.open() as connection:
                 verdict = read_standing(connection, found.id).verdict

@@ -3,9 +3,10 @@
 import gzip
 import importlib.resources
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import urlencode
 
 import orjson
 
@@ -39,6 +40,9 @@ _POLICY: Final = (
 
 _MOST_ASKED: Final = 2_000
 """Questions of one page, each of which reads on for a fraction of a second."""
+
+_SHOWN_CAUSES: Final = 3
+"""Causes whose evidence is in a report."""
 
 _STYLE: Final = re.compile(r'<link rel="stylesheet" href="/static/([a-z]+\.css)">')
 _SCRIPT: Final = re.compile(r'<script src="/(static|api)/([a-z]+\.js)"( defer)?></script>\n')
@@ -171,6 +175,8 @@ def _answers(run: str, contents: Contents, news: Callable[[str], None]) -> _Part
     while (found := (yield from _once(path, _range(contents.steps))))["read"] < 1:
         news(f"looking for causes, {found['read']:.0%}")
     answers[path] = found
+    for path, query in _evidence(run, found["causes"]):
+        answers[_address(path, query)] = yield from _get(path, query)
     for page in ("workers", "rollouts", "health"):
         if page in contents.pages:
             answers[f"runs/{run}/{page}"] = yield from _get(f"runs/{run}/{page}")
@@ -180,6 +186,23 @@ def _answers(run: str, contents: Contents, news: Callable[[str], None]) -> _Part
         of_step = f"{path}?first={step}&last={step}"
         answers[of_step] = yield from _get(path, _range((step, step)))
     return answers
+
+
+def _evidence(
+    run: str, causes: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield what the page asks for to show the evidence of causes."""
+    for cause in causes[:_SHOWN_CAUSES]:
+        keys = [one["key"] for one in cause["evidence"] if one["key"]]
+        if cause["phase"] and cause["role"]:
+            yield f"runs/{run}/workers", {"phase": f"{cause['role']}/{cause['phase']}"}
+        for key in dict.fromkeys(keys):
+            yield f"runs/{run}/series", {"key": key}
+
+
+def _address(path: str, query: Mapping[str, str]) -> str:
+    """Return the name of an answer in a report, as the page builds it."""
+    return f"{path}?{urlencode(sorted(query.items()))}"
 
 
 def _overview(run: str, contents: Contents, news: Callable[[str], None]) -> _Part:

@@ -11,7 +11,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.view.app import PageRoutes
+from otel_rl.view.app import PageRoutes, again
 from otel_rl.view.listener import Listener
 from otel_rl.view.pages import Answer, Pages, Question
 from otel_rl.view.report_jobs import ReportJobs
@@ -42,7 +42,7 @@ class ViewServer:
         self._listener = Listener("--listen", host, port, is_behind_proxy=is_behind_proxy)
         # One thread: what was read is shared between questions.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="otel-rl-view")
-        self._routes = PageRoutes(self._answer, self._listener.access)
+        self._routes = PageRoutes(self._answer, self._listener.access, again(settings))
 
     @property
     def url(self) -> str:

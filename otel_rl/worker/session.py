@@ -42,7 +42,6 @@ from otel_rl.worker.lifetime import UNREACHED_EXIT_TIMEOUT_S, Providers, Session
 from otel_rl.worker.phases.flows import count_open
 from otel_rl.worker.settings import (
     DATA,
-    DEFAULT_EXIT_TIMEOUT_S,
     GpuOptions,
     MfuOptions,
     Settings,
@@ -203,30 +202,34 @@ def _begin(identity: Identity, settings: Settings, metadata: RunMetadata) -> Non
                 _providers.install()
 
 
-def flush(*, timeout_s: float = DEFAULT_EXIT_TIMEOUT_S) -> bool:
+def flush(*, timeout_s: float | None = None) -> bool:
     """Send everything recorded before the call. Never raises.
 
     Args:
-        timeout_s: Maximum blocking time.
+        timeout_s: Maximum blocking time; None is that of ``OTEL_RL_EXIT_TIMEOUT``, 5 by default.
 
     Returns:
         True if the endpoint accepted it; False on timeout or before ``init``.
     """
     session = _session
-    return session.flush(timeout_s) if session is not None else False
+    if session is None:
+        return False
+    return session.flush(session.settings.exit_timeout_s if timeout_s is None else timeout_s)
 
 
-def shutdown(*, timeout_s: float = DEFAULT_EXIT_TIMEOUT_S) -> bool:
+def shutdown(*, timeout_s: float | None = None) -> bool:
     """Send everything and stop reporting. Runs automatically at exit. Idempotent, never raises.
 
     Args:
-        timeout_s: Maximum blocking time.
+        timeout_s: As of ``flush``.
 
     Returns:
         True if everything was delivered. Losses are counted and logged.
     """
     session = _ended_session()
-    return session.shutdown(timeout_s) if session is not None else True
+    if session is None:
+        return True
+    return session.shutdown(session.settings.exit_timeout_s if timeout_s is None else timeout_s)
 
 
 def change_trial(

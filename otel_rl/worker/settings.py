@@ -37,7 +37,6 @@ __all__ = [
     "CONFIG",
     "CONFIG_FILES",
     "DATA",
-    "DEFAULT_EXIT_TIMEOUT_S",
     "DEFAULT_EXPERIMENT",
     "DEFAULT_TRIAL",
     "ENDPOINT",
@@ -75,7 +74,6 @@ PROTOCOL: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
 SWEEP: Final = "OTEL_RL_SWEEP"
 TYPED: Final = "OTEL_RL_TYPED"
 
-DEFAULT_EXIT_TIMEOUT_S: Final = 5.0
 
 _URL_HINT: Final = "Use a URL such as http://localhost:4318."
 
@@ -369,7 +367,7 @@ class Settings:
     # With an export, a window of rows and the delivery, a stack is in the run within 15 s.
     stack_after_s: float = setting("OTEL_RL_STACK_AFTER", _STACK, "8")
     """Seconds (from 1) after which a [hanging phase](phases.md#hangs) sends its stack, or `off`."""
-    exit_timeout_s: float = setting("OTEL_RL_EXIT_TIMEOUT", _SECONDS, f"{DEFAULT_EXIT_TIMEOUT_S:g}")
+    exit_timeout_s: float = setting("OTEL_RL_EXIT_TIMEOUT", _SECONDS, "5")
     """Seconds that the end of a process waits for the endpoint at most."""
     embed: bool = setting("OTEL_RL_EMBED", SWITCH, "on")
     """`on` uses [files and a bridge](#without-an-endpoint) where there is no endpoint."""

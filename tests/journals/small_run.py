@@ -3,6 +3,7 @@
 ``leave`` makes a journal with the first steps; a test sends the others.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -55,11 +56,16 @@ HALF = 5
 
 
 class Life:
-    """The journal of a directory, and what makes rows in it. Time is an argument."""
+    """The journal of a directory, and what makes rows in it. Time is an argument.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: Of the journal.
+        clock_ns: Tells when the run changed last.
+    """
+
+    def __init__(self, directory: Path, *, clock_ns: Callable[[], int] = lambda: T0) -> None:
         self.journal = SqliteJournal(directory)
-        self.spool, self.runs = Spool(self.journal), RunStore(self.journal, clock_ns=lambda: T0)
+        self.spool, self.runs = Spool(self.journal), RunStore(self.journal, clock_ns=clock_ns)
         self.counters = Counters()
         self.processor = Scheduler(
             self.spool,

@@ -14,6 +14,7 @@ from selenium.webdriver.common.keys import Keys
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id
+from otel_rl.semconv import names
 from otel_rl.view.pages import Pages
 from otel_rl.view.report import report_html
 from tests.browser import Browser
@@ -406,7 +407,10 @@ def test_runs_that_are_compared_show_what_differs_in_their_config(viewed: Viewed
 
 def test_on_paper_every_chart_is_drawn_and_the_theme_is_light(viewed: Viewed) -> None:
     paper = ExperimentKey("paper")
-    write_run(viewed.data / "paper", LookedAt(paper, keys=[f"trainer/k{n}" for n in range(40)]))
+    write_run(
+        viewed.data / "paper",
+        LookedAt(paper, keys=[f"trainer/{a}{b}" for a in "abcdefgh" for b in "vwxyz"]),
+    )
     browser = viewed.open(paper, "overview")
     drawn = "[...document.querySelectorAll('[data-panel]')].filter((one) => one.data).length"
     assert browser.get(drawn) < 43
@@ -545,6 +549,8 @@ def test_a_report_says_of_when_it_is(viewed: Viewed) -> None:
     path.write_text(report_html(pages, run), encoding="utf-8")
     viewed.browser.open(path.as_uri(), "overview")
     assert "14 Nov 2023" in viewed.browser.get("document.querySelector('#live').textContent")
+    assert " ago" not in viewed.browser.get("document.querySelector('.facts').textContent")
+    viewed.browser.wait("document.querySelector('[data-evidence=workers]')?.data?.length === 4")
     assert viewed.browser.complaints() == []
 
 
@@ -657,3 +663,113 @@ def test_a_screen_reader_has_a_name_for_everything(viewed: Viewed) -> None:
     assert viewed.browser.get(_NAMELESS) == []
     for page in PAGES:
         assert viewed.open(GRPO, page).get(_NAMELESS) == [], page
+
+
+def test_a_long_sample_is_short_until_it_is_opened(viewed: Viewed) -> None:
+    long = ExperimentKey("verbose")
+    samples: list[Mapping[str, str | float]] = [
+        {"completion": f"{n} " + "word " * 2_000, "reward": n / 4} for n in range(4)
+    ]
+    write_run(viewed.data / "verbose", LookedAt(long, samples=samples))
+    browser = viewed.open(long, "rollouts")
+    height = "document.querySelector('#samples tbody tr').offsetHeight"
+    short = browser.get(height)
+    assert short < 150
+    browser.do("document.querySelector('#samples .more').click()")
+    browser.wait(f"{height} > 5 * {short}")
+    assert browser.complaints() == []
+
+
+def test_the_histogram_is_of_the_samples_that_are_found(viewed: Viewed) -> None:
+    browser = viewed.open(GRPO, "rollouts")
+    bars = "document.querySelector('#rewards').data[0].x.length"
+    assert browser.get(bars) == 40
+    search(browser, "add 7 and")
+    browser.wait(f"{bars} === 1")
+    assert browser.complaints() == []
+
+
+def test_workers_opens_at_the_cause_and_marks_its_begin(viewed: Viewed) -> None:
+    key = ExperimentKey("late_straggler")
+    write_run(viewed.data / "late_straggler", LookedAt(key, steps=60, slow=2, slow_from=31))
+    browser = viewed.open(key, "workers")
+    assert browser.get("document.querySelector('select').value") == "trainer/train"
+    assert browser.get("document.querySelector('#heatmap').layout.shapes[0].x0") == 30.5
+    ratios = browser.get("document.querySelector('#heatmap').data[0].z[2]")
+    assert max(ratios[:30]) < 1.2
+    assert min(ratios[30:]) > 3
+    note = browser.get("document.querySelector('main p.quiet').textContent")
+    assert "Slowest: trainer/2, " in note
+    assert browser.complaints() == []
+
+
+def test_nobody_is_called_slow_where_all_become_slow_at_once(viewed: Viewed) -> None:
+    key = ExperimentKey("all_slow")
+    write_run(viewed.data / "all_slow", LookedAt(key, steps=20, slow_step=10))
+    browser = viewed.open(key, "workers")
+    assert "Slowest" not in browser.get("document.querySelector('main').textContent")
+
+
+def test_phases_have_colours_of_their_own_that_are_seen_on_both_grounds(viewed: Viewed) -> None:
+    browser = viewed.open(GRPO, "overview")
+    colors = browser.get("Object.values(otelRl.charts.phases)")
+    assert len(colors) == len({*colors}) >= 24
+    assert {*names.PHASES} <= {*browser.get("Object.keys(otelRl.charts.phases)")}
+
+    def light(color: str) -> float:
+        parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        red, green, blue = (
+            one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    for color in colors:
+        for ground in ("#ffffff", "#171e26"):
+            low, high = sorted((light(color), light(ground)))
+            assert (high + 0.05) / (low + 0.05) >= 3, (color, ground)
+
+
+def test_by_time_the_begin_of_a_cause_is_marked_too(viewed: Viewed) -> None:
+    key = ExperimentKey("by_time")
+    write_run(viewed.data / "by_time", LookedAt(key, steps=60, slow=2, slow_from=31))
+    run = run_id(key.experiment, key.trial)
+    browser = viewed.browser
+    browser.open(f"{viewed.url}#/run/{run}/overview?x=time", "overview")
+    marks = "(document.querySelector('[data-panel]')?.layout?.shapes ?? [])"
+    browser.wait(f"{marks}.length === 1")
+    at = browser.get(f"+new Date({marks}[0].x0)")
+    assert at == (T0 - 29 * S) / 1e6
+    assert browser.complaints() == []
+
+
+def test_a_constant_is_not_magnified(viewed: Viewed) -> None:
+    browser = viewed.open(GRPO, "overview")
+    ranges = browser.get(
+        "[[0.95, 0.95, 0.9500005], [0, 0, 0]].map((ys) => "
+        "otelRl.charts.heightOf([{ y: ys }], {}, {}).range)"
+    )
+    assert ranges[0][1] - ranges[0][0] > 0.05
+    assert ranges[1] == [0, 1]
+
+
+def test_of_many_ranks_the_timeline_shows_a_few_until_all_are_asked_for(viewed: Viewed) -> None:
+    ranks = ExperimentKey("ranks")
+    life = Life(viewed.data / "ranks")
+    for number in range(3):
+        batches = [batch for rank in range(30) for batch in step(ranks, rank, number)]
+        life.take(*batches, now_ns=start_ns(ranks) + (number + 2) * S)
+    life.journal.close()
+    browser = viewed.open(ranks, "timeline")
+    lanes = "document.querySelector('#timeline').layout.yaxis.ticktext"
+    browser.wait("document.querySelector('#timeline')?.data !== undefined")
+    few = browser.get(lanes)
+    assert 1 <= len(few) < 10
+    browser.do("document.querySelector('#folded button').click()")
+    browser.wait(f"{lanes}.length === 30")
+    browser.do("document.querySelector('#folded button').click()")
+    browser.wait(f"{lanes}.length === {len(few)}")
+    browser.do("document.querySelector('#folded input').focus()")
+    browser.press("/1[12]$")
+    browser.wait(f'JSON.stringify({lanes}) === \'["trainer/11","trainer/12"]\'')
+    browser.wait("document.querySelectorAll('#path li').length > 0")
+    assert browser.complaints() == []

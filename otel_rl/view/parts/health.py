@@ -75,8 +75,17 @@ def _environment(description: Description) -> Iterator[tuple[str, str]]:
         yield "system", label(made.system)
     hosts = (f"{host}: {', '.join(roles)}" for host, roles in description.hosts.items())
     yield "machines", passage("\n".join(islice(hosts, _MAX_HOSTS)))
-    for key, value in islice(description.config.items(), _MAX_CONFIG):
+    for key, value in islice(_flat(description.config), _MAX_CONFIG):
         yield f"config {label(key)}", passage(str(value))[:1_000]
+
+
+def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield settings by dotted names, so that a difference is that of one value."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
 
 
 def _bound(name: str, used: int, bound: int) -> dict[str, Any]:

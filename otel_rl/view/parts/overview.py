@@ -1,16 +1,17 @@
 """Data of the pages *Runs* and *Overview*: state, verdict and charts."""
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from hashlib import blake2s
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any, Final
 
 from otel_rl.bridge.delivery.selection import KeyNames, KeySelection
 from otel_rl.bridge.journal.reader import Standing, history_size, read_keys, state_of
 from otel_rl.bridge.rows.stored_run import read_standing
-from otel_rl.dashboard.arrange import Panel, Section, arrange
+from otel_rl.dashboard.arrange import Panel, Section
 from otel_rl.dashboard.resemblance import headlines
 from otel_rl.goodput import as_json as as_json_goodput
 from otel_rl.goodput import in_words
@@ -18,6 +19,7 @@ from otel_rl.records import ExperimentStatus, KeySpec
 from otel_rl.semconv.spec import Tier
 from otel_rl.view.downsample import downsample
 from otel_rl.view.journals import Found, Journals
+from otel_rl.view.parts.workspace import amounts, first_row, workspace
 from otel_rl.view.run_data import RunData, Series
 from otel_rl.view.text import label, line_names, passage
 
@@ -31,6 +33,7 @@ __all__ = [
     "run_summary",
     "standing_of",
     "step_seconds",
+    "time_of_step",
 ]
 
 _SPARK_POINTS: Final = 60
@@ -95,7 +98,9 @@ def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]
     if size > _MAX_SPARK_BYTES:
         newest = headline(journals.newest(found, records=_NEWEST_OF_LONG), keys)
         return {**facts, "shown": newest and {**newest, "xs": [], "ys": []}}
-    return {**facts, "shown": headline(journals.read(found).data, keys)}
+    data = journals.read(found).data
+    step = found.run.step or data.last_step or found.run.step  # by spans alone
+    return {**facts, "step": step, "shown": headline(data, keys)}
 
 
 def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
@@ -114,6 +119,14 @@ def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
                 **points._asdict(),
             }
     return None
+
+
+def time_of_step(data: RunData, step: int | None) -> float | None:
+    """Return when a step was, in ms since the epoch; None if no value is of it."""
+    if step is None:
+        return None
+    places = ((of, of.place_of(step)) for of in data.series.values())
+    return next((of.times_ms[place] for of, place in places if place is not None), None)
 
 
 def _lost_since(series: Series) -> float | None:
@@ -171,7 +184,10 @@ class Catalogue:
 
     def __init__(self, keys: Sequence[KeySpec], detail: Tier) -> None:
         selection = KeySelection(detail, KeyNames.OTEL_RL, per_worker=False, keys=lambda: keys)
-        self._sections = arrange(selection.keys())
+        shown = selection.keys()
+        self._sections = workspace(shown)
+        self._first = first_row(self._sections, shown)
+        self.amounts = amounts(keys)
         self._panels = {
             _panel_id(section, panel): panel
             for section in self._sections
@@ -182,6 +198,14 @@ class Catalogue:
         """Return titles and panels that have data, without it."""
         sections = [self._section(section, data) for section in self._sections]
         return [section for section in sections if section["panels"]]
+
+    def first(self, data: RunData) -> list[str]:
+        """Return the ids of the charts that matter most and have data, in order."""
+        return [
+            _panel_id(section, panel)
+            for section, panel in self._first
+            if any(key in data.series for key in panel.keys)
+        ]
 
     def keys(self, data: RunData) -> list[dict[str, Any]]:
         """Return titles and the keys of their charts that have data, with their units."""
@@ -232,7 +256,7 @@ def panel_lines(
     data: RunData,
     panel: Panel,
     *,
-    by_time: bool,
+    x: str,
     first: float,
     last: float,
     most: int = _LINE_POINTS,
@@ -242,22 +266,34 @@ def panel_lines(
     Args:
         data: Of the run.
         panel: The panel.
-        by_time: x is the time in ms since the epoch; else the step.
+        x: ``time`` in ms since the epoch, a key of ``amounts``, or else the step.
         first: The lowest x.
         last: The highest x.
         most: Points of a line.
     """
     lines = []
+    xs = _axis(data, x)
     for name, key in zip(line_names(panel.keys), panel.keys, strict=True):
         series = data.series.get(key)
         if series is None:
             continue
-        points = downsample(
-            _xs(series, by_time=by_time), series.values, most=most, first=first, last=last
-        )
+        points = downsample(xs(series), series.values, most=most, first=first, last=last)
         lines.append({"name": name, "key": label(key), **points._asdict()})
     return lines
 
 
-def _xs(series: Series, *, by_time: bool) -> Sequence[float]:
-    return series.times_ms if by_time else series.steps
+def _axis(data: RunData, x: str) -> Callable[[Series], Sequence[float]]:
+    if x == "time":
+        return lambda series: series.times_ms
+    of = next((of for known, of in data.series.items() if label(known) == x), None)
+    if of is None or not of.values:
+        return lambda series: series.steps
+    amounts = [value if math.isfinite(value) else 0.0 for value in of.values]
+    is_total = all(one <= other for one, other in pairwise(amounts)) and len({*amounts}) > 1
+    reached = dict(zip(of.steps, amounts if is_total else accumulate(amounts), strict=True))
+    steps = sorted(reached)
+    # Before the first amount nothing was used up.
+    return lambda series: [
+        reached[steps[place - 1]] if (place := bisect_right(steps, step)) else 0.0
+        for step in series.steps
+    ]

@@ -48,7 +48,7 @@ _ALL: Final = Wanted()
 
 
 def rollouts(found: Found, wanted: Wanted = _ALL) -> dict[str, Any]:
-    """Return samples, and the rewards of the whole table."""
+    """Return samples, and the rewards of all that match."""
     with found.open() as connection:
         rows = read_tables(connection, found.id)
     names = sorted({key for row in rows for key in row.tables if _is_rollouts(key)})
@@ -67,7 +67,7 @@ def rollouts(found: Found, wanted: Wanted = _ALL) -> dict[str, Any]:
         "all": len(samples),
         "rewards": [
             float(value)
-            for sample in samples
+            for sample in matching
             if isinstance(value := sample.get("reward"), int | float)
         ],
     }

@@ -1,17 +1,36 @@
 "use strict";
 // Plotly in the colours of the page. `draw` is called again with new data, and after a change of theme.
 otelRl.charts = {
-  palette: ["#4878d0", "#e8853a", "#35a56f", "#c9506c", "#8a6fd1", "#1fa3bd", "#b4962d", "#8d99a6", "#d66fb0", "#6a9a3b", "#3f5f9a", "#b3674a"],
+  palette: ["#4878d0", "#db6d18", "#249e66", "#c9506c", "#8a6fd1", "#1f93ab", "#96802a", "#7a8794", "#c75fa2", "#5f8f35", "#3f5f9a", "#b3674a"],
   path: "#e0304f",
+  tick: otelRl.store(0), // of the theme
 
   color(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); },
 
-  // The same word has the same colour on every page.
-  words: new Map([["train", 0], ["generate", 1], ["reward", 2], ["weight_sync", 4], ["reference", 5], ["replay", 7], ["rank_barrier", 7], ["param_sync", 10], ["collector_wait", 6]]),
+  // Each phase of the registry has one colour on every page: work is warm or bright, synchronisation violet, waits
+  // grey, input and output brown or green. Chosen by the distances that people with protanopia and deuteranopia see.
+  phases: {
+    train: "#db6d18", generate: "#9218ff", reward: "#249eaa", reference: "#ff0092", env_step: "#aa8649", env_step_total: "#6d61aa", mlp_infer: "#db000c",
+    action_select: "#db6d61", weight_sync: "#6161c2", weight_push: "#8686ce", weight_pull: "#aa79f3", param_sync: "#9e61ff", rank_barrier: "#6d6d49",
+    collector_wait: "#556d6d", replay_batch_wait: "#616d55", sync_coordination: "#6d9292", idle: "#616d86", unaccounted: "#92796d", batch_create: "#926118",
+    replay: "#9e926d", checkpoint: "#6d6d31", h2d_copy: "#24aa24", tokenize: "#618631", model_load: "#927949",
+  },
+
+  // Of other words by their letters, so that it stays the same in every run.
   colorOf(word) {
-    const { words, palette } = otelRl.charts;
-    if (!words.has(word)) words.set(word, words.size + 2);
-    return palette[words.get(word) % palette.length];
+    const { phases, palette } = otelRl.charts;
+    const known = phases[word] ?? phases[word.split("/").at(-1)];
+    if (known) return known;
+    let sum = 0;
+    for (const letter of word) sum = (31 * sum + letter.codePointAt(0)) % 9973;
+    return palette[sum % palette.length];
+  },
+
+  // Of a line among others of one chart: of many, which differ by a number, from blue to red.
+  shadeOf(panel, lines, place) {
+    const { palette, colorOf } = otelRl.charts;
+    if (panel.stacked) return colorOf(lines[place].name);
+    return lines.length <= palette.length ? palette[place] : `hsl(${Math.round(230 - (230 * place) / (lines.length - 1))} 62% 48%)`;
   },
 
   layout(more = {}) {
@@ -36,50 +55,98 @@ otelRl.charts = {
     return Plotly.react(element, traces, otelRl.charts.layout(layout), otelRl.charts.config(config));
   },
 
-  // Lines of one panel, with marks where workers failed and where a cause began.
-  lines(element, panel, lines, { x, marks = [], onzoom = null, onstep = null }) {
+  // Lines of one panel, with marks where workers failed and where a cause began. `tools` are
+  // {smooth, log, robust}, `range` what is seen of x, or null for all.
+  lines(element, panel, lines, { x, axis = "", marks = [], tools = {}, range = null, onzoom = null, onstep = null }) {
     const { plain } = otelRl;
-    const { palette, color } = otelRl.charts;
+    const { color, smoothed, shadeOf } = otelRl.charts;
+    const at = x === "time" ? (ms) => new Date(ms) : (step) => step;
     const traces = lines.flatMap((line, place) => {
-      const shade = panel.stacked ? otelRl.charts.colorOf(line.name) : palette[place % palette.length];
+      const shade = shadeOf(panel, lines, place);
       const isBound = lines.length > 1 && /(^|\/)(p9\d|min|max|rank_min|rank_max|std)$/.test(line.name);
-      return otelRl.charts.withTrend(line, x === "time" ? (ms) => new Date(ms) : (step) => step, {
+      const drawn = otelRl.charts.withTrend(line, at, {
         type: "scatter", mode: line.xs.length < 3 ? "markers" : "lines", name: plain(line.name), connectgaps: false,
         line: { width: isBound ? 1 : 1.8, color: shade, dash: isBound ? "dot" : "solid", shape: "linear" },
         marker: { color: shade, size: 6 },
         hovertemplate: `%{y:.4~g} ${plain(panel.unit)}`,
-        ...(panel.stacked ? { stackgroup: "all", line: { width: 0.5, color: shade }, fillcolor: `${shade}bb` } : {}),
+        ...(panel.stacked ? { stackgroup: "all", line: { width: 0.5, color: color("--card") }, fillcolor: shade } : {}),
       });
+      if (!(tools.smooth > 0) || panel.stacked) return drawn;
+      const both = smoothed(drawn, tools.smooth);
+      return lines.length > 8 ? [both.at(-1)] : both; // of many lines the pale ones hide the others
     });
     const lost = otelRl.charts.notFinite(traces);
     if (lost) traces.push(lost);
-    const shapes = marks.map((mark) => {
-      const shade = color(mark.kind === "cause" ? "--warn" : "--bad");
-      const text = marks.length > 3 ? "" : mark.kind === "cause" ? "cause" : "worker failed";
-      return {
-        type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1, line: { width: 1.2, dash: "dot", color: shade },
-        label: { text, textposition: "end", textangle: 0, font: { size: 9, color: shade } },
-      };
-    });
+    const shapes = marks.map((mark) => ({
+      type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1, line: { width: 1.2, dash: "dot", color: color(mark.kind === "cause" ? "--warn" : "--bad") },
+    }));
     const layout = {
-      shapes, showlegend: lines.length > 1 && lines.length <= 8,
-      xaxis: x === "time" ? { type: "date" } : { title: { text: "step", standoff: 4, font: { size: 11 } } },
-      yaxis: { rangemode: panel.stacked ? "tozero" : "normal" },
+      shapes,
+      xaxis: { ...(x === "time" ? { type: "date" } : { title: { text: plain(axis || "step"), standoff: 4, font: { size: 11 } } }), ...(range ? { range: range.map(at), autorange: false } : { autorange: true }) },
+      yaxis: { rangemode: panel.stacked ? "tozero" : "normal", ...otelRl.charts.heightOf(traces, panel, tools) },
       ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}),
-      uirevision: `${x}`,
+      uirevision: `${x} ${axis} ${range} ${tools.log} ${tools.robust}`,
     };
-    layout.margin = { l: 44, r: 10, t: marks.length ? 16 : 6, b: layout.showlegend ? 54 : 30 };
     const isNew = !element.data;
     const drawn = otelRl.charts.draw(element, traces, layout);
-    if (isNew && onzoom) {
+    Object.assign(element, { onzoom, onstep });
+    if (isNew) {
       element.on("plotly_relayout", (change) => {
-        if ("xaxis.range[0]" in change) onzoom(change["xaxis.range[0]"], change["xaxis.range[1]"]);
-        else if (change["xaxis.autorange"]) onzoom(null, null);
+        if ("xaxis.range[0]" in change) element.onzoom?.([change["xaxis.range[0]"], change["xaxis.range[1]"]]);
+        else if (change["xaxis.autorange"]) element.onzoom?.(null);
       });
+      element.on("plotly_click", (event) => element.onstep?.(event.points[0].x));
+      otelRl.charts.shareCursor(element);
     }
     otelRl.charts.byKeyboard(element, panel.title, () => otelRl.charts.pointsOf(element, panel.unit, onstep));
-    if (isNew && onstep) element.on("plotly_click", (event) => onstep(event.points[0].x));
     return drawn;
+  },
+
+  // The range of y: logarithmic, without the most extreme values, or of a constant not magnified until it fills the chart.
+  heightOf(traces, panel, { log, robust }) {
+    const ys = traces.filter((one) => one.yaxis !== "y2" && one.meta !== "raw").flatMap((one) => one.y.filter((y) => y !== null)).sort((a, b) => a - b);
+    if (!ys.length) return {};
+    if (log && ys.at(-1) > 0) return { type: "log", autorange: true };
+    const size = Math.max(Math.abs(ys[0]), Math.abs(ys.at(-1)));
+    if (size === 0) return { range: [0, 1], autorange: false };
+    if (!panel.stacked && ys.at(-1) - ys[0] < 1e-4 * size) return { range: [ys[0] - 0.05 * size, ys.at(-1) + 0.05 * size], autorange: false };
+    if (!robust || panel.stacked || ys.length < 20) return { autorange: true };
+    const [low, high] = [0.02, 0.98].map((share) => ys[Math.round(share * (ys.length - 1))]);
+    const edge = 0.15 * (high - low || size);
+    return { range: [low - edge, high + edge], autorange: false };
+  },
+
+  // Each line becomes pale, with its moving average before it.
+  smoothed(traces, weight) {
+    const mean = traces.find((one) => one.meta === "mean") ?? traces[0];
+    let sum = 0, seen = 0;
+    const ys = mean.y.map((y) => {
+      if (y === null) return null;
+      sum = weight * sum + (1 - weight) * y;
+      seen = weight * seen + (1 - weight);
+      return sum / seen;
+    });
+    const pale = traces.map((one) => ({ ...one, opacity: one === mean ? 0.3 : 0.12, showlegend: false, meta: one.meta ?? "pale", line: { ...one.line, width: 1 } }));
+    return [...pale, { ...mean, y: ys, meta: "smooth", name: mean.name }];
+  },
+
+  // The others show where the pointer is in one of them.
+  shareCursor(element) {
+    const { moveCursors } = otelRl.charts;
+    element.on("plotly_hover", (event) => moveCursors(element, event.points[0].x));
+    element.on("plotly_unhover", () => moveCursors(element, null));
+  },
+
+  moveCursors(element, x) {
+    for (const other of document.querySelectorAll(".plot.js-plotly-plot")) {
+      const cursor = other.parentElement.querySelector(".cursor");
+      if (!cursor) continue;
+      const axis = other === element || x === null || !other.seen ? null : other._fullLayout.xaxis;
+      const pixel = axis && axis.type === element._fullLayout.xaxis.type ? axis.d2p(x) : -1;
+      const isIn = axis && pixel >= 0 && pixel <= axis._length;
+      cursor.style.display = isIn ? "block" : "none";
+      if (isIn) cursor.style.left = `${axis._offset + pixel}px`;
+    }
   },
 
   // Arrow keys go through the points of a chart: left and right within a row, up and down to another.
@@ -116,25 +183,29 @@ otelRl.charts = {
       at.x = x;
       if (event.key === "Enter") { pick?.(); return; }
       Plotly.Fx.hover(element, points);
+      if (x !== undefined) otelRl.charts.moveCursors(element, x);
       document.getElementById("told").textContent = text;
     });
-    element.addEventListener("blur", () => { if (element.data) Plotly.Fx.unhover(element); });
+    element.addEventListener("blur", () => { if (element.data) { Plotly.Fx.unhover(element); otelRl.charts.moveCursors(element, null); } });
   },
 
-  // Shows half or twice as much around a point, or all.
+  // Shows half or twice as much around a point, or all, but nothing beyond the data.
   zoom(element, key, x) {
     if (key === "0") { Plotly.relayout(element, { "xaxis.autorange": true }); return; }
     const axis = element._fullLayout.xaxis;
     const [first, last] = axis.range.map((one) => axis.r2l(one));
     const half = (last - first) * (key === "-" ? 1 : 0.25);
-    Plotly.relayout(element, { "xaxis.range[0]": axis.l2r(axis.d2l(x) - half), "xaxis.range[1]": axis.l2r(axis.d2l(x) + half) });
+    const known = element.data.filter((one) => one.type === "scatter").flatMap((one) => one.x.filter((at) => at !== null).map((at) => axis.d2l(at)));
+    const low = Math.min(...(known.length ? known : [first])), high = Math.max(...(known.length ? known : [last]));
+    const limits = [Math.max(low, axis.d2l(x) - half), Math.min(high, axis.d2l(x) + half)];
+    Plotly.relayout(element, { "xaxis.range[0]": axis.l2r(limits[0]), "xaxis.range[1]": axis.l2r(limits[1]) });
   },
 
   // The points of lines, one for each x.
   pointsOf(element, unit, onstep) {
     const byX = new Map();
     (element.data ?? []).forEach((trace, curveNumber) => {
-      if (trace.opacity === 0.3) return; // the band of a line that is there itself
+      if (trace.opacity < 1) return; // the band of a line that is there itself
       trace.x.forEach((x, pointNumber) => {
         const known = byX.get(+x) ?? { x, points: [], words: [] };
         byX.set(+x, known);
@@ -163,7 +234,7 @@ otelRl.charts = {
 
   // A cross at the bottom for each NaN or infinity, where a line has a gap.
   notFinite(traces) {
-    const measured = traces.filter((one) => one.meta !== "mean");
+    const measured = traces.filter((one) => !["mean", "smooth"].includes(one.meta));
     const xs = [...new Set(measured.flatMap((one) => one.x.filter((_, place) => one.y[place] === null)))];
     if (!xs.length) return null;
     return {
@@ -172,13 +243,34 @@ otelRl.charts = {
     };
   },
 
-  // Only what is on the screen is fetched and drawn.
-  whenSeen(element, show) {
-    const observer = new IntersectionObserver((seen) => {
-      element.seen = seen.some((one) => one.isIntersecting);
-      if (element.seen) show();
-    }, { rootMargin: "200px" });
-    observer.observe(element);
-    return observer;
+  // An element that Plotly draws into. Components around it change; what is drawn stays.
+  Plot({ draw, deps = [], ...properties }) {
+    const { useLayoutEffect, useRef } = otelRl;
+    const element = useRef(null);
+    const theme = otelRl.useStore(otelRl.charts.tick);
+    useLayoutEffect(() => { draw?.(element.current); }, [...deps, theme]);
+    useLayoutEffect(() => () => Plotly.purge(element.current), []);
+    return otelRl.html`<div ref=${element} ...${properties}></div>`;
+  },
+
+  // Whether an element is, or was, on the screen: only that is fetched and drawn.
+  useSeen(element) {
+    const [isSeen, setSeen] = otelRl.useState(false);
+    otelRl.useEffect(() => {
+      const observer = new IntersectionObserver((seen) => {
+        const is = seen.at(-1).isIntersecting;
+        for (const plot of element.current.querySelectorAll(".plot")) plot.seen = is;
+        setSeen(is);
+      }, { rootMargin: "200px" });
+      observer.observe(element.current);
+      return () => observer.disconnect();
+    }, []);
+    return isSeen;
+  },
+
+  // Names and colours of lines, beside a chart instead of in it.
+  Legend({ names }) {
+    const { html } = otelRl;
+    return html`<ul class="legend">${names.map(([name, shade, kind]) => html`<li key=${name}><i class=${kind} style=${`--shade: ${shade}`}></i><bdi>${name}</bdi></li>`)}</ul>`;
   },
 };

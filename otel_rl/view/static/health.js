@@ -1,32 +1,28 @@
 "use strict";
-otelRl.pages.health = class {
-  constructor(root, run) {
-    this.root = root;
-    this.run = run;
-  }
-
-  async refresh() {
-    const { h, bytes, duration } = otelRl;
-    const found = await otelRl.get(`runs/${this.run}/health`);
-    const isSize = (one) => one.name.includes("journal");
-    const facts = [
-      ["tracker", found.tracker || "–"], ["delivery", found.state || "–"], ["rows", found.rows.toLocaleString("en")],
-      ["rows not confirmed yet", found.unconfirmed.toLocaleString("en")], ["requests not read yet", bytes(found.waiting_bytes)],
-    ];
-    const link = /^https?:\/\//.test(found.location) ? h("a", { href: found.location, rel: "noreferrer", target: "_blank" }, found.location) : h("code", {}, found.location || "not opened yet");
-    otelRl.fill(this.root, h("h2", { class: "unseen" }, "Health"),
-      found.error ? h("p", { class: "notice" }, `${found.error} (for ${duration(found.error_s)})`) : "",
-      h("div", { class: "facts" }, facts.map(([name, value]) => h("div", { class: "card fact" }, h("b", { title: value }, value), h("span", {}, name)))),
-      h("p", { class: "quiet" }, "Run in the tracker: ", link),
-      h("div", { class: "two" },
-        h("div", { class: "card" }, h("h3", {}, "Bounds"), h("p", {}), found.bounds.map((one) => {
-          const share = one.used / one.bound;
-          const text = (value) => (isSize(one) ? bytes(value) : value.toLocaleString("en"));
-          return [h("div", { class: "row" }, h("span", { class: "grow" }, one.name), h("span", { class: "quiet" }, `${text(one.used)} of ${text(one.bound)}`)),
-            h("div", { class: `meter ${share > 0.8 ? "near" : ""}`, role: "meter", "aria-valuenow": Math.round(100 * share), "aria-label": one.name }, h("i", { style: `width:${Math.min(100, 100 * share)}%` }))];
-        })),
-        h("div", { class: "card" }, h("h3", {}, "Failures of workers"), found.failures.length ? h("ul", {}, found.failures.map((one) => h("li", {}, one))) : h("p", { class: "quiet" }, "None.")),
-        h("div", { class: "card wide scroll", tabindex: "0", role: "region", "aria-label": "Counters" }, h("h3", {}, "Counters of this run"), found.counts.length ? h("table", {}, h("tbody", {}, found.counts.map((one) => h("tr", {}, h("td", {}, one.key), h("td", {}, `${otelRl.number(one.value)} ${one.unit}`))))) : h("p", { class: "quiet" }, "None yet.")),
-        h("div", { class: "card wide scroll", id: "environment" }, h("h3", {}, "Environment"), Object.values(found.environment).some(Boolean) ? null : h("p", { class: "quiet" }, "Not reported."), h("table", {}, h("tbody", {}, Object.entries(found.environment).filter(([, value]) => value).map(([key, value]) => h("tr", {}, h("td", {}, key), h("td", { class: "text" }, value))))))));
-  }
+otelRl.pages.health = function Health({ run, tick, onready }) {
+  const { html, bytes, duration, number, useAnswer, useEffect } = otelRl;
+  const { found, error } = useAnswer(`runs/${run}/health`, {}, tick);
+  useEffect(() => { if (found) onready("health"); }, [Boolean(found)]);
+  if (!found) return html`<p class="empty">${error ? error.message : "Reading …"}</p>`;
+  const facts = [
+    ["tracker", found.tracker || "–"], ["delivery", found.state || "–"], ["rows", found.rows.toLocaleString("en")],
+    ["rows not confirmed yet", found.unconfirmed.toLocaleString("en")], ["requests not read yet", bytes(found.waiting_bytes)],
+  ];
+  const link = /^https?:\/\//.test(found.location) ? html`<a href=${found.location} rel="noreferrer" target="_blank">${found.location}</a>` : html`<code>${found.location || "not opened yet"}</code>`;
+  const environment = Object.entries(found.environment).filter(([, value]) => value);
+  return html`<h2 class="unseen">Health</h2>
+    ${found.error ? html`<p class="notice">${found.error} (for ${duration(found.error_s)})</p>` : null}
+    <div class="facts">${facts.map(([name, value]) => html`<div class="card fact" key=${name}><b title=${value}>${value}</b><span>${name}</span></div>`)}</div>
+    <p class="quiet">Run in the tracker: ${link}</p>
+    <div class="two">
+      <div class="card"><h3>Bounds</h3><p></p>${found.bounds.map((one) => {
+        const percent = Math.round((100 * one.used) / one.bound);
+        const text = (value) => (one.name.includes("journal") ? bytes(value) : value.toLocaleString("en"));
+        return html`<div class="row" key=${one.name}><span class="grow">${one.name}</span><span class="quiet">${text(one.used)} of ${text(one.bound)}</span></div>
+          <div class=${`meter ${percent > 80 ? "near" : ""}`} role="meter" aria-valuenow=${Math.min(100, percent)} aria-valuemin="0" aria-valuemax="100" aria-label=${one.name}><i style=${`width:${Math.min(100, percent)}%`}></i></div>`;
+      })}</div>
+      <div class="card"><h3>Failures of workers</h3>${found.failures.length ? html`<ul>${found.failures.map((one) => html`<li>${one}</li>`)}</ul>` : html`<p class="quiet">None.</p>`}</div>
+      <div class="card wide scroll" tabindex="0" role="region" aria-label="Counters"><h3>Counters of this run</h3>${found.counts.length ? html`<table><tbody>${found.counts.map((one) => html`<tr key=${one.key}><td>${one.key}</td><td>${number(one.value)} ${one.unit}</td></tr>`)}</tbody></table>` : html`<p class="quiet">None yet.</p>`}</div>
+      <div class="card wide scroll" id="environment"><h3>Environment</h3>${environment.length ? null : html`<p class="quiet">Not reported.</p>`}
+        <table><tbody>${environment.map(([key, value]) => html`<tr key=${key}><td>${key}</td><td class="text">${value}</td></tr>`)}</tbody></table></div></div>`;
 };

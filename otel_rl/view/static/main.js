@@ -1,139 +1,171 @@
 "use strict";
 {
-  const { h } = otelRl;
+  const { html, Badge, useAnswer, useEffect, useLayoutEffect, useRef, useState, useStore } = otelRl;
   const content = document.getElementById("content");
   const system = matchMedia("(prefers-color-scheme: dark)");
   const root = document.documentElement;
-  let page = null;
-  let header = null;
-  let busy = false;
-  let again = false;
+  const PREFETCHED_EVERY_MS = 60_000;
 
   const embedded = document.getElementById("report");
   if (embedded) otelRl.report = JSON.parse(embedded.textContent);
   const names = otelRl.report ? otelRl.report.pages : ["overview", "timeline", "workers", "rollouts", "health"];
+  const titleOf = (name) => name[0].toUpperCase() + name.slice(1);
 
   otelRl.isDark = () => root.dataset.theme === "dark" || (root.dataset.theme === "auto" && system.matches);
+
+  function redraw() { otelRl.charts.tick.set(otelRl.charts.tick.value + 1); }
 
   function setTheme(theme) {
     root.dataset.theme = theme;
     try { localStorage.setItem("otel_rl.theme", theme); } catch { /* storage is off */ }
     document.getElementById("theme").textContent = { auto: "◐", light: "☀", dark: "☾" }[theme];
-    page?.redraw?.();
+    redraw();
   }
 
   function nextTheme() { setTheme({ auto: "light", light: "dark", dark: "auto" }[root.dataset.theme] || "auto"); }
 
   function route() {
-    const [kind, run, name, more] = location.hash.replace(/^#\/?/, "").split("/");
-    if (kind === "run" && run) return { run, name: names.includes(name) ? name : "overview", more };
-    if (otelRl.report) return { run: otelRl.report.runs.only, name: "overview" };
+    const [kind, run, name, ...more] = otelRl.place.value.parts;
+    if (kind === "run" && run) return { run, name: names.includes(name) ? name : names[0], more: more.length ? more.join("/") : undefined };
+    if (otelRl.report) return { run: otelRl.report.runs.only, name: names[0] };
     return { name: "runs" };
   }
 
-  async function open() {
-    const to = route();
-    page?.close?.();
-    document.body.dataset.ready = "";
-    header = null;
-    const body = h("div", {}, h("p", { class: "empty" }, "Reading …"));
-    if (to.run) {
-      header = h("div");
-      const tabs = h("nav", { class: "tabs", "aria-label": "Pages" }, names.map((name) =>
-        h("a", { href: `#/run/${to.run}/${name}`, "aria-current": name === to.name ? "page" : null }, name[0].toUpperCase() + name.slice(1))));
-      otelRl.fill(content, header, tabs, body);
-    } else {
-      otelRl.fill(content, body);
-    }
-    document.getElementById("crumbs").textContent = "";
-    page = new otelRl.pages[to.name](body, to.run, to.more);
-    page.name = to.name;
-    await refresh();
-    window.scrollTo(0, 0);
-  }
+  // Connection: {state: "", "live", "lost" or "ended", since, again: how to see the run again}
 
-  async function refresh() {
-    if (busy) { again = true; return; }
-    busy = true;
-    const shown = page;
-    try {
-      await shown.refresh();
-      if (header) await fillHeader(route().run);
-      document.getElementById("notice")?.remove();
-      if (page === shown) document.body.dataset.ready = shown.name;
-    } catch (error) {
-      document.getElementById("notice")?.remove();
-      if (error.status === 404 && page === shown && header) wait();
-      else content.prepend(h("p", { class: "notice", id: "notice" }, error.message));
-    } finally {
-      busy = false;
-      if (again || page !== shown) { again = false; refresh(); }
-    }
-  }
+  const connection = otelRl.store({ state: "" });
+  const changes = otelRl.store(0); // counts what the server told to be new
 
-  // The link of a run is known before its first report.
-  function wait() {
-    document.body.dataset.ready = "waiting";
-    otelRl.fill(header, h("div", { class: "card", id: "waiting" },
-      h("p", {}, h("b", {}, "Nothing was reported to this run yet.")),
-      h("p", { class: "quiet" }, "This page shows it from its first report on. If none comes, otel-rl help quickstart has the causes. ", h("a", { href: "#/" }, "All runs")),
-      h("p", { id: "others" })));
-    content.lastChild.replaceChildren();
-    nameOthers(document.getElementById("others")).catch(() => { /* asked again with the page */ });
-  }
-
-  // The program may report to a run of another name.
-  async function nameOthers(place) {
-    const { runs } = await otelRl.get("runs");
-    const links = runs.slice(0, 3).flatMap((run) => [" ", h("a", { href: `#/run/${run.id}/overview` }, h("bdi", {}, `${run.experiment}/${run.trial}`))]);
-    if (links.length) otelRl.fill(place, "The last active runs:", ...links);
-  }
-
-  async function fillHeader(run) {
-    const found = page.name === "overview" ? page.found : await otelRl.get(`runs/${run}/overview`);
-    const roles = Object.values(found.roles);
-    const alive = roles.reduce((sum, of) => sum + of.alive, 0);
-    const expected = roles.reduce((sum, of) => sum + of.expected, 0);
-    const failures = roles.reduce((sum, of) => sum + of.failures, 0);
-    const facts = page.name !== "overview" ? [] : [
-      ["step", found.step ?? "–"], [otelRl.withLoss(found.shown ? found.shown.name : "reward", found.shown), otelRl.number(found.shown ? found.shown.last : null)], ["time per step", otelRl.duration(found.step_s)], ["duration", otelRl.duration(found.lasted_s)], ["last data", `${otelRl.duration(found.idle_s)} ago`],
-      ["workers alive", expected ? `${found.state === "interrupted" ? "?" : alive} of ${expected}` : ["running", "stalled"].includes(found.state) ? String(alive) : "–"], ["worker failures", failures],
-    ];
-    document.getElementById("crumbs").textContent = `${found.experiment} / ${found.trial}`;
-    document.title = `${found.experiment} – otel_rl`;
-    otelRl.fill(header,
-      h("div", { class: "row" }, h("h1", {}, h("bdi", {}, found.experiment)), otelRl.badge(found.state), h("span", { class: "quiet cut" }, h("bdi", {}, found.trial)), h("span", { class: "grow" }),
-        otelRl.report || found.read < 1 ? null : h("a", { id: "save", href: `/api/runs/${run}/report`, download: `${found.experiment}-${found.trial}.html`.replace(/[^\w.-]+/g, "_"), title: "The run as one file of 5 MB, to mail or to keep" }, "Save as one file")),
-      found.crash ? h("p", { class: "notice" }, found.crash) : "",
-      found.read < 1 ? h("p", { class: "notice" }, `Reading the history: ${Math.round(100 * found.read)} %`) : "",
-      facts.length ? h("div", { class: "facts" }, facts.map(([name, value]) => h("div", { class: "card fact" }, h("b", {}, value), h("span", {}, name)))) : h("p", {}));
-    if (found.read < 1) again = true;
-  }
-
-  // Changes are told by the server; where that fails, the page asks now and then.
   function follow() {
-    const live = document.getElementById("live");
-    if (otelRl.report) { // what is "ago" in it, is before this time
-      const { now_ms: made } = otelRl.report[`runs/${otelRl.report.runs.only}/overview`];
-      live.textContent = `report of ${new Date(made).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}`;
-      return;
-    }
     let asking = null;
     let last = 0;
+    let revision = null;
     const changed = () => {
       clearTimeout(asking);
-      asking = setTimeout(() => { last = Date.now(); refresh(); }, Math.max(0, 2000 - (Date.now() - last)));
+      asking = setTimeout(() => { last = Date.now(); changes.set(changes.value + 1); }, Math.max(0, 2000 - (Date.now() - last)));
     };
-    const events = new EventSource("/api/events");
-    let revision = null;
-    events.onmessage = (event) => {
-      live.textContent = "live";
-      live.classList.add("on");
-      if (revision !== null && event.data !== revision) changed();
-      revision = event.data;
+    const isOver = () => connection.value.state === "ended";
+    const lost = () => { if (!["lost", "ended"].includes(connection.value.state)) connection.set({ state: "lost", since: new Date() }); };
+    otelRl.lost = lost;
+    const open = () => {
+      const events = new EventSource("/api/events");
+      events.onmessage = (event) => {
+        const before = connection.value.state;
+        if (before !== "live") connection.set({ state: "live" });
+        if (before === "lost" || before === "ended" || (revision !== null && event.data !== revision)) changed();
+        revision = event.data;
+      };
+      // The server of a run ends with it.
+      events.addEventListener("end", (event) => connection.set({ state: "ended", since: new Date(), again: JSON.parse(event.data).again }));
+      events.onerror = () => {
+        if (!isOver()) lost();
+        if (events.readyState === EventSource.CLOSED) setTimeout(() => { changed(); open(); }, 10_000);
+      };
     };
-    events.onerror = () => { live.textContent = "not connected"; live.classList.remove("on"); };
-    setInterval(() => { if (events.readyState === EventSource.CLOSED) changed(); }, 10000);
+    open();
+  }
+
+  function Live({ overview }) {
+    const { state } = useStore(connection);
+    useLayoutEffect(() => {
+      const live = document.getElementById("live");
+      const goesOn = !overview || ["running", "stalled"].includes(overview.state);
+      live.classList.toggle("on", state === "live" && goesOn);
+      if (otelRl.report) { // what is "ago" in it, is before this time
+        const { now_ms: made } = otelRl.report[`runs/${otelRl.report.runs.only}/overview`];
+        live.textContent = `report of ${new Date(made).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}`;
+      } else {
+        live.textContent = { live: goesOn ? "live" : "up to date", lost: "not connected", ended: "ended" }[state] ?? "";
+      }
+    });
+    return null;
+  }
+
+  function Banner() {
+    const { state, since, again } = useStore(connection);
+    const time = since?.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+    return html`<div role="status">${state === "lost" ? html`<p class="notice" id="connection">No connection since ${time}, trying again. What was read before is shown.</p>`
+      : state === "ended" ? html`<p class="notice" id="connection">The server of this page ended at ${time}, as it does with its run. What was read before is shown.${again ? html` Show the whole run with <code>${again}</code>` : null}</p>` : null}</div>`;
+  }
+
+  // Pages
+
+  function App() {
+    useStore(otelRl.place);
+    const tick = useStore(changes);
+    const to = route();
+    return to.run ? html`<${Run} key=${to.run} tick=${tick} ...${to} />` : html`<${Live} /><${Banner} /><${otelRl.pages.runs} tick=${tick} onready=${ready} />`;
+  }
+
+  function ready(name) { document.body.dataset.ready = name; }
+
+  function Run({ run, name, more, tick }) {
+    const detail = otelRl.useParam("detail")[0];
+    const { found, error } = useAnswer(`runs/${run}/overview`, otelRl.report ? {} : { detail: name === "overview" && detail === "full" ? "full" : null }, tick);
+    const [done, setDone] = useState("");
+    const isOff = ["lost", "ended"].includes(useStore(connection).state);
+    const page = `${name} ${more}`;
+    const overview = found;
+    useEffect(() => { if (overview && done === page) ready(name); }, [Boolean(overview), done, page]);
+    usePrefetch(run, overview);
+    useEffect(() => {
+      document.getElementById("crumbs").textContent = overview ? `${overview.experiment} / ${overview.trial}` : "";
+      document.title = overview ? `${titleOf(name)} · ${overview.experiment} – otel_rl` : "otel_rl";
+      return () => { document.getElementById("crumbs").textContent = ""; document.title = "otel_rl"; };
+    }, [name, overview?.experiment, overview?.trial]);
+    if (!overview && error?.status === 404) return html`<${Live} /><${Waiting} tick=${tick} />`;
+    if (!overview) return html`<${Live} /><${Banner} />${error ? html`<p class="notice" id="notice">${error.message}</p>` : html`<p class="empty">Reading …</p>`}`;
+    const Page = otelRl.pages[name];
+    return html`<${Live} overview=${overview} /><${Banner} /><${Header} run=${run} overview=${overview} isOverview=${name === "overview"} isOff=${isOff} />
+      ${error && error.status && !isOff ? html`<p class="notice" id="notice">${error.message}</p>` : null}
+      <nav class="tabs" aria-label="Pages">${names.map((one) => html`<a key=${one} href=${`#/run/${run}/${one}`} aria-current=${one === name ? "page" : null}>${titleOf(one)}</a>`)}</nav>
+      <div key=${page}><${Page} key=${page} run=${run} more=${more} tick=${tick} overview=${overview} onready=${() => setDone(page)} /></div>`;
+  }
+
+  // The link of a run is known before its first report. The program may report to a run of another name.
+  function Waiting({ tick }) {
+    const { found } = useAnswer("runs", {}, tick);
+    useEffect(() => ready("waiting"), []);
+    const links = (found?.runs ?? []).slice(0, 3).map((run) => html` <a key=${run.id} href=${`#/run/${run.id}/overview`}><bdi>${run.experiment}/${run.trial}</bdi></a>`);
+    return html`<div class="card" id="waiting"><p><b>Nothing was reported to this run yet.</b></p>
+      <p class="quiet">This page shows it from its first report on. If none comes, otel-rl help quickstart has the causes. <a href="#/">All runs</a></p>
+      <p id="others">${links.length ? html`The last active runs:${links}` : null}</p></div>`;
+  }
+
+  function Header({ run, overview: found, isOverview, isOff }) {
+    const roles = Object.values(found.roles);
+    const sum = (name) => roles.reduce((all, of) => all + of[name], 0);
+    const alive = sum("alive"), expected = sum("expected");
+    const facts = !isOverview ? [] : [
+      ["step", found.step ?? "–"], [otelRl.withLoss(found.shown ? found.shown.name : "reward", found.shown), otelRl.number(found.shown ? found.shown.last : null)], ["time per step", otelRl.duration(found.step_s)], ["duration", otelRl.duration(found.lasted_s)], ["last data", otelRl.ago(found.idle_s, found.now_ms)],
+      ["workers alive", expected ? `${found.state === "interrupted" ? "?" : alive} of ${expected}` : ["running", "stalled"].includes(found.state) ? String(alive) : "–"], ["worker failures", sum("failures")],
+    ];
+    return html`<div class="row"><h1><bdi>${found.experiment}</bdi></h1><${Badge} word=${found.state} /><span class="quiet cut"><bdi>${found.trial}</bdi></span><span class="grow"></span>
+        ${otelRl.report || isOff || found.read < 1 ? null : html`<a id="save" href=${`/api/runs/${run}/report`} download=${`${found.experiment}-${found.trial}.html`.replace(/[^\w.-]+/g, "_")} title="The run as one file of 5 MB, to mail or to keep">Save as one file</a>`}</div>
+      ${found.crash ? html`<p class="notice">${found.crash}</p>` : null}
+      ${found.read < 1 ? html`<p class="notice">Reading the history: ${Math.round(100 * found.read)} %</p>` : null}
+      ${facts.length ? html`<div class="facts">${facts.map(([name, value], place) => html`<div class="card fact" key=${place}><b class=${String(value).length > 10 ? "long" : null} title=${value}>${value}</b><span>${name}</span></div>`)}</div>` : html`<p></p>`}`;
+  }
+
+  // What a person may still want to see of a run that goes on, when its server has ended with it: charts and pages are
+  // read one by one while nothing else is.
+  function usePrefetch(run, overview) {
+    const newest = useRef(overview);
+    newest.current = overview;
+    useEffect(() => {
+      if (otelRl.report) return;
+      const read = new Map();
+      const timer = setInterval(async () => {
+        const found = newest.current;
+        if (connection.value.state !== "live" || !["running", "stalled"].includes(found?.state) || document.hidden) return;
+        const panels = found.sections.flatMap((section) => section.panels.map((panel) => ["panel", { id: panel.id }]));
+        const due = [["workers", {}], ["timeline", {}], ["rollouts", {}], ["health", {}], ...panels].find(([part, query]) => !(Date.now() - read.get(part + query.id) < PREFETCHED_EVERY_MS));
+        if (!due) return;
+        read.set(due[0] + due[1].id, Date.now());
+        await otelRl.get(`runs/${run}/${due[0]}`, due[1]).catch(() => { /* it is shown without */ });
+      }, 400);
+      return () => clearInterval(timer);
+    }, [run]);
   }
 
   // Paper is white, and has the charts that were not on the screen yet.
@@ -141,35 +173,80 @@
   function forPaper(isOver) {
     if (!isOver) themeOfScreen ??= root.dataset.theme;
     root.dataset.theme = isOver ? themeOfScreen ?? root.dataset.theme : "light";
-    if (isOver) themeOfScreen = null;
-    page?.redraw?.();
+    if (isOver) { themeOfScreen = null; otelRl.forPaper.set(false); }
+    redraw();
   }
   addEventListener("beforeprint", () => forPaper(false));
   addEventListener("afterprint", () => forPaper(true));
 
+  async function print() {
+    otelRl.forPaper.set(true);
+    const isDrawn = () => { const charts = [...document.querySelectorAll("[data-panel]")]; return charts.length && charts.every((one) => one.data); };
+    for (let looks = 0; looks < 300 && (looks < 2 || !isDrawn()); looks += 1) await new Promise((then) => { setTimeout(then, 100); });
+    window.print();
+  }
+
+  // Keys
+
+  const keys = new Map();
+  otelRl.onKey = (key, act) => {
+    const acts = keys.get(key) ?? new Set();
+    keys.set(key, acts.add(act));
+    return () => acts.delete(act);
+  };
+
   document.addEventListener("keydown", (event) => {
-    if ((event.ctrlKey || event.metaKey) && event.key === "p" && page?.complete) {
+    const { run, name } = route();
+    if ((event.ctrlKey || event.metaKey) && event.key === "p" && name === "overview") {
       event.preventDefault();
-      page.complete().then(() => window.print());
+      print();
       return;
     }
     if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
-    const { run } = route();
     if (event.key === "t") nextTheme();
     else if (event.key === "?") document.getElementById("keys").showModal();
     else if (event.key === "r") location.hash = "#/";
     else if (event.key === "/") { event.preventDefault(); document.getElementById("search")?.focus(); }
     else if (run && event.key >= "1" && event.key <= String(names.length)) location.hash = `#/run/${run}/${names[Number(event.key) - 1]}`;
-    else page?.keys?.(event.key);
+    else for (const act of keys.get(event.key) ?? []) act();
   });
   document.getElementById("theme").addEventListener("click", nextTheme);
   document.getElementById("help").addEventListener("click", () => document.getElementById("keys").showModal());
   document.addEventListener("securitypolicyviolation", (event) => { (otelRl.violations ??= []).push(`${event.violatedDirective} ${event.blockedURI}`); });
   addEventListener("error", (event) => { (otelRl.errors ??= []).push(event.message); });
   addEventListener("unhandledrejection", (event) => { (otelRl.errors ??= []).push(String(event.reason)); });
-  addEventListener("hashchange", open);
-  system.addEventListener("change", () => page?.redraw?.());
+  system.addEventListener("change", redraw);
+
+  // Back leads to where one was, scrolled as it was.
+  history.scrollRestoration = "manual";
+  let noting = null;
+  let restoring = null;
+  addEventListener("scroll", () => {
+    if (restoring) return;
+    clearTimeout(noting);
+    noting = setTimeout(() => { try { history.replaceState({ scroll: window.scrollY }, ""); } catch { /* too many in a few seconds */ } }, 200);
+  }, { passive: true });
+  const restored = () => { clearInterval(restoring); restoring = null; };
+  for (const kind of ["wheel", "pointerdown", "keydown"]) addEventListener(kind, restored, { passive: true });
+  function restore(scroll) {
+    restored();
+    window.scrollTo(0, scroll);
+    // The page grows as its parts arrive.
+    let looks = 0;
+    if (scroll) restoring = setInterval(() => { if (Math.abs(window.scrollY - scroll) < 2 && document.body.dataset.ready || looks++ > 100) restored(); else window.scrollTo(0, scroll); }, 100);
+  }
+  addEventListener("hashchange", () => {
+    clearTimeout(otelRl.writing);
+    clearTimeout(noting);
+    const before = route();
+    otelRl.place.set(otelRl.readPlace());
+    const after = route();
+    if (before.run !== after.run || before.name !== after.name || before.more !== after.more) document.body.dataset.ready = "";
+    changes.set(changes.value + 1);
+    restore(history.state?.scroll ?? 0);
+  });
+
   setTheme(root.dataset.theme);
-  open();
-  follow();
+  preact.render(html`<${App} />`, content);
+  if (otelRl.report) connection.set({ state: "report" }); else follow();
 }

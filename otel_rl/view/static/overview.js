@@ -1,164 +1,214 @@
 "use strict";
-otelRl.pages.overview = class {
-  constructor(root, run) {
-    this.root = root;
-    this.run = run;
-    this.x = "step";
-    this.detail = "basic";
-    this.search = "";
-    this.cards = new Map(); // by the panel's id
-  }
+{
+  const { html, Badge, Select, Toggle, useAnswer, useEffect, useParam, useRef, useState, useStore } = otelRl;
+  const { Legend, Plot } = otelRl.charts;
+  const MOST_OPEN = 12; // charts of a section that is open from the start
+  const MOST_LINES = 60; // of workers in one chart
 
-  close() { for (const card of this.cards.values()) card.observer.disconnect(); }
+  otelRl.forPaper = otelRl.store(false); // every chart is drawn, also below the window and in closed sections
 
-  async refresh() {
-    this.found = await otelRl.get(`runs/${this.run}/overview`, { detail: this.detail === "full" ? "full" : null });
-    this.draw();
-    for (const card of this.cards.values()) if (card.plot.seen) this.show(card);
-    this.diagnose();
-  }
+  otelRl.pages.overview = function Overview({ run, tick, overview, onready }) {
+    const diagnosis = useAnswer(`runs/${run}/diagnosis`, {}, tick).found;
+    const [x, setX] = useParam("x", "step");
+    const [detail, setDetail] = useParam("detail", "basic");
+    const [search, setSearch] = useParam("find");
+    const [smooth, setSmooth] = useParam("smooth", "0");
+    const [log, setLog] = useParam("log");
+    const [robust, setRobust] = useParam("robust");
+    const [zoom, setZoom] = useParam("zoom");
+    const [full, setFull] = useState(null);
+    const [picked, setPicked] = useState(null);
+    const [stars, setStars] = useState(() => otelRl.kept(`stars.${overview.experiment}`, {}));
+    const [opened, setOpened] = useState(() => otelRl.kept(`sections.${overview.experiment}`, {}));
+    const forPaper = useStore(otelRl.forPaper);
+    useEffect(() => { onready("overview"); }, []);
+    useEffect(() => otelRl.onKey("Escape", () => { setFull(null); setPicked(null); }), []);
 
-  diagnose() {
-    otelRl.get(`runs/${this.run}/diagnosis`).then((found) => {
-      this.diagnosis = found;
-      this.verdict();
-      if (found.read < 1) setTimeout(() => this.diagnose(), 500);
-    }, () => {});
-  }
+    const panels = new Map(overview.sections.flatMap((section) => section.panels.map((panel) => [panel.id, panel])));
+    const isFirst = (id) => stars[id] ?? overview.first.includes(id);
+    const wanted = search && otelRl.matcher(search);
+    const matches = (panel) => !wanted || wanted.test(panel.title) || panel.keys.some((key) => wanted.test(key));
+    const first = [...new Set([...overview.first, ...Object.keys(stars)])].filter((id) => panels.has(id) && isFirst(id)).map((id) => panels.get(id)).filter(matches);
+    const sections = overview.sections.map(({ title, panels: of }) => [title, of.filter((panel) => !isFirst(panel.id) && matches(panel))]).filter(([, of]) => of.length);
+    const left = sections.reduce((sum, [, of]) => sum + of.length, 0);
+    const isOpen = (title, of) => forPaper || Boolean(wanted) || (opened[title] ?? (of.length <= MOST_OPEN && left <= 5 * MOST_OPEN));
+    const open = (title, is) => setOpened((before) => { const next = { ...before, [title]: is }; otelRl.keep(`sections.${overview.experiment}`, next); return next; });
+    const star = (id) => {
+      const next = { ...stars, [id]: !isFirst(id) };
+      if (next[id] === overview.first.includes(id)) delete next[id];
+      setStars(next);
+      otelRl.keep(`stars.${overview.experiment}`, next);
+    };
+    const common = {
+      run, tick, detail: detail === "full" ? "full" : null, x: otelRl.report ? "step" : x, axis: overview.amounts?.[x] ? x : "", marks: marksOf(overview, diagnosis, x), full, setFull, star, isFirst, forPaper,
+      tools: { smooth: Number(smooth), log: Boolean(log), robust: Boolean(robust) }, zoom: zoom && !otelRl.report ? zoom.split("~").map(Number) : null,
+      setZoom: (range) => setZoom(range && range.map((at) => (x === "time" ? Date.parse(at) : at)).join("~")), pick: otelRl.report || x !== "step" ? null : setPicked,
+    };
+    const cards = (of) => html`<div class="charts">${of.map((panel) => html`<${Card} key=${panel.id} panel=${panel} ...${common} />`)}</div>`;
+    const axes = [["step", "step"], ["time", "time"], ...Object.entries(overview.amounts ?? {}).map(([key, word]) => [key, `${word} (${key})`])];
+    return html`
+      <${Verdict} run=${run} tick=${tick} diagnosis=${diagnosis} />
+      <${Goodput} found=${overview.goodput} />
+      <div class="row controls tools">
+        <span class="grow">${common.marks.length ? html`<ul class="legend">${[["failure", "a worker failed", "--bad"], ["cause", "a cause began", "--warn"]].filter(([kind]) => common.marks.some((mark) => mark.kind === kind)).map(([kind, words, shade]) => html`<li key=${kind}><i class="mark" style=${`--shade: var(${shade})`}></i>${words}</li>`)}</ul>` : null}</span>
+        ${otelRl.report ? null : html`<${Select} label="x" options=${axes} chosen=${x} onchoose=${(next) => { setZoom(""); setX(next); }} />`}
+        <label class="row quiet">smooth<input type="range" id="smooth" min="0" max="0.99" step="0.01" value=${smooth} onInput=${(event) => setSmooth(event.target.value)} /></label>
+        <button type="button" id="log" aria-pressed=${String(Boolean(log))} onClick=${() => setLog(log ? "" : "1")}>log</button>
+        <button type="button" id="robust" aria-pressed=${String(Boolean(robust))} title="Leave out the most extreme values of y" onClick=${() => setRobust(robust ? "" : "1")}>no outliers</button>
+        ${zoom && !otelRl.report ? html`<button type="button" id="all" onClick=${() => setZoom("")}>all of x</button>` : null}
+        ${otelRl.report ? null : html`<${Toggle} label="detail" options=${[["basic", "basic detail"], ["full", "full detail"]]} chosen=${detail} onchoose=${setDetail} />`}
+        <input type="search" id="search" placeholder="Find charts" aria-label="Find charts" title="Text or a regular expression" value=${search} onInput=${(event) => setSearch(event.target.value)} />
+      </div>
+      ${first.length ? html`<section id="first"><h2>First</h2>${cards(first)}</section>` : null}
+      ${sections.map(([title, of]) => html`<section key=${title}>
+        <h2><button type="button" class="fold" aria-expanded=${String(isOpen(title, of))} onClick=${() => open(title, !isOpen(title, of))}><bdi>${title}</bdi> <span class="quiet">${of.length}</span></button></h2>
+        ${isOpen(title, of) ? cards(of) : null}</section>`)}
+      ${first.length || sections.length ? null : html`<p class="empty">${search ? "No chart has this text." : "Nothing was reported yet."}</p>`}
+      <div id="picked" role="status">${picked === null ? null : html`<${Picked} run=${run} step=${picked} onclose=${() => setPicked(null)} />`}</div>`;
+  };
 
-  draw() {
-    const { h } = otelRl;
-    if (!this.made) {
-      this.made = true;
-      this.top = h("div", { class: "card verdict", id: "verdict" }, h("span", { class: "quiet" }, "Looking for faults …"));
-      this.goodput = h("div", { class: "card quiet", id: "goodput", role: "img" });
-      this.controls = h("div", { class: "row controls" });
-      this.body = h("div");
-      this.picked = h("div", { id: "picked", role: "status" });
-      otelRl.fill(this.root, this.top, this.goodput, this.controls, this.body, this.picked);
-      this.fillControls();
+  // Where workers failed and causes began.
+  function marksOf(overview, diagnosis, x) {
+    const isTime = x === "time";
+    if (!isTime && x !== "step") return [];
+    const marks = overview.failures.filter((one) => isTime || one.step !== null).map((one) => ({ x: isTime ? new Date(one.time_ms) : one.step, kind: "failure" }));
+    for (const cause of diagnosis?.causes ?? []) {
+      const at = isTime ? cause.since_ms : cause.since_step;
+      if (at !== null) marks.push({ x: isTime ? new Date(at) : at, kind: "cause" });
     }
-    this.goodput.hidden = !this.found.goodput;
-    if (this.found.goodput) this.drawGoodput(this.found.goodput);
-    const wanted = this.search.toLowerCase();
-    const sections = [];
-    const known = new Set();
-    for (const section of this.found.sections) {
-      const panels = section.panels.filter((panel) => !wanted || `${panel.title} ${panel.keys.join(" ")}`.toLowerCase().includes(wanted));
-      panels.forEach((panel) => known.add(panel.id));
-      if (panels.length) sections.push([section.title, panels]);
-    }
-    const shape = JSON.stringify(sections.map(([title, panels]) => [title, panels.map((panel) => panel.id)]));
-    if (shape === this.shape) return;
-    this.shape = shape;
-    otelRl.fill(this.body, ...sections.map(([title, panels]) => h("section", {}, h("h2", {}, title),
-      h("div", { class: "charts" }, panels.map((panel) => this.card(panel).element)))));
-    if (!sections.length) {
-      otelRl.fill(this.body, h("p", { class: "empty" }, wanted ? "No chart has this in its name." : "There are no values yet."));
-    }
+    return marks;
   }
 
-  // One bar for the run and one for each role: shares of worker time.
-  drawGoodput({ words, spent }) {
-    const { h, duration } = otelRl;
-    const names = ["productive", "overhead", "idle", "wasted"];
-    this.goodput.setAttribute("aria-label", words);
-    otelRl.fill(this.goodput,
-      h("div", { class: "row" }, h("b", {}, words.split(":")[0]), h("span", { class: "grow" }),
-        names.map((name) => h("span", { class: "part" }, h("i", { class: name }), `${name} ${duration(spent[""][`${name}_s`])}`))),
-      Object.entries(spent).map(([role, of]) => {
-        const all = names.reduce((sum, name) => sum + of[`${name}_s`], 0);
-        return all > 0 ? [h("span", {}, h("bdi", { class: "cut" }, role || "run")), h("span", { class: "bars" }, names.map((name) =>
-          h("i", { class: name, style: `width:${(100 * of[`${name}_s`]) / all}%`, title: `${role || "run"}: ${name} ${duration(of[`${name}_s`])}, ${Math.round((100 * of[`${name}_s`]) / all)} %` })))] : null;
-      }));
-  }
-
-  fillControls() {
-    const { h } = otelRl;
-    const again = (change) => { change(); this.fillControls(); this.cards.forEach((card) => { card.range = null; card.version = null; }); this.refresh(); };
-    otelRl.fill(this.controls, h("span", { class: "grow" }), ...(otelRl.report ? [] : [
-      otelRl.toggle([["step", "by step"], ["time", "by time"]], this.x, (x) => again(() => { this.x = x; }), "x axis"),
-      otelRl.toggle([["basic", "basic detail"], ["full", "full detail"]], this.detail, (detail) => again(() => { this.detail = detail; }), "detail")]),
-    h("input", { type: "search", id: "search", placeholder: "Find a chart", "aria-label": "Find a chart", value: this.search,
-      oninput: (event) => { this.search = event.target.value; this.draw(); } }));
-  }
-
-  card(panel) {
-    const { h } = otelRl;
-    let card = this.cards.get(panel.id);
-    if (!card) {
-      const plot = h("div", { class: "plot", "data-panel": panel.id });
-      card = { panel, plot, detail: this.detail === "full" ? "full" : null };
-      card.element = h("article", { class: "card chart" },
-        h("div", { class: "title" }, h("h3", { title: `${panel.title}\n${panel.keys.join("\n")}` }, h("bdi", {}, panel.title)), otelRl.saving.buttons(card, this.run)), plot);
-      card.observer = otelRl.charts.whenSeen(plot, () => this.show(card));
-      this.cards.set(panel.id, card);
-    }
-    return card;
-  }
-
-  async show(card) {
-    if (card.busy) return;
-    card.busy = true;
-    try {
-      const [first, last] = card.range || [null, null];
-      const time = this.x === "time";
-      const found = await otelRl.get(`runs/${this.run}/panel`, {
-        id: card.panel.id, x: time ? "time" : null, detail: this.detail === "full" ? "full" : null,
-        first: first === null ? null : time ? Date.parse(first) : first, last: last === null ? null : time ? Date.parse(last) : last,
-      });
-      card.lines = found.lines;
-      this.plot(card);
-    } catch (error) {
-      otelRl.fill(card.plot, otelRl.h("p", { class: "empty" }, error.message));
-    } finally {
-      card.busy = false;
-    }
-  }
-
-  plot(card) {
-    const isTime = this.x === "time";
-    const marks = this.found.failures.filter((one) => isTime || one.step !== null)
-      .map((one) => ({ x: isTime ? new Date(one.time_ms) : one.step, kind: "failure" }));
-    if (!isTime && this.diagnosis) {
-      for (const cause of this.diagnosis.causes) if (cause.since_step !== null) marks.push({ x: cause.since_step, kind: "cause" });
-    }
-    otelRl.charts.lines(card.plot, card.panel, card.lines, {
-      x: this.x, marks, onzoom: otelRl.report ? null : (first, last) => { card.range = first === null ? null : [first, last]; this.show(card); },
-      onstep: otelRl.report ? null : (at) => this.pick(at),
-    });
+  function Card({ run, tick, panel, detail, x, axis, marks, full, setFull, star, isFirst, forPaper, tools, zoom, setZoom, pick }) {
+    const plot = useRef(null);
+    const card = useRef(null);
+    const [failure, setFailure] = useState(null);
+    const isSeen = otelRl.charts.useSeen(card) || forPaper;
+    const query = otelRl.report ? { id: panel.id } : { id: panel.id, x: x === "step" ? null : x, detail, first: zoom?.[0], last: zoom?.[1] };
+    const { found, error } = useAnswer(isSeen ? `runs/${run}/panel` : null, query, tick);
+    const isFull = full === panel.id;
+    const lines = found?.lines ?? [];
+    const names = lines.map((line, place) => [line.name, otelRl.charts.shadeOf(panel, lines, place)]);
+    const theme = useStore(otelRl.charts.tick);
+    const wanted = [found, x, axis, JSON.stringify([marks, tools, zoom]), isFull, Boolean(pick), theme];
+    // Of three hundred charts those below the window are drawn when they come into it.
+    const draw = (element) => {
+      plot.current = element;
+      if (!found || !isSeen || element.wanted?.every((one, place) => one === wanted[place])) return;
+      element.seen = true;
+      element.wanted = wanted;
+      otelRl.charts.lines(element, panel, lines, { x, axis, marks, tools, range: zoom, onzoom: setZoom, onstep: pick });
+      if (Boolean(element.isFull) !== isFull) { element.isFull = isFull; Plotly.Plots.resize(element); }
+    };
+    const problem = failure ?? (isSeen ? error?.message : null);
+    return html`<article class=${`card chart ${isFull ? "full" : ""}`} ref=${card}>
+      <div class="title"><h3 title=${`${panel.title}\n${panel.keys.join("\n")}`}><bdi>${panel.title}</bdi></h3>
+        <span class="acting"><button type="button" class="star" aria-pressed=${String(isFirst(panel.id))} aria-label=${`Show first: ${panel.title}`} title="Show first" onClick=${() => star(panel.id)}>${isFirst(panel.id) ? "★" : "☆"}</button>
+          <button type="button" class="large" aria-pressed=${String(isFull)} aria-label=${`Fill the window: ${panel.title}`} title="Fill the window (Esc)" onClick=${() => setFull(isFull ? null : panel.id)}>⤢</button></span>
+        <${otelRl.saving.Buttons} run=${run} panel=${panel} plot=${plot} detail=${detail} onfail=${setFailure} /></div>
+      ${problem ? html`<p class="failure" role="status">${problem}</p>` : null}
+      <div class="drawn"><${Plot} class="plot" data-panel=${panel.id} draw=${draw} deps=${[...wanted, isSeen]} /><i class="cursor"></i></div>
+      ${names.length > 12 ? html`<p class="quiet">${names.length} lines, from ${names[0][0]} (blue) to ${names.at(-1)[0]} (red)</p>` : names.length > 1 ? html`<${Legend} names=${names} />` : null}
+    </article>`;
   }
 
   // A step that stands out in a chart leads to its spans and its samples.
-  pick(step) {
-    const { h } = otelRl;
-    const close = () => this.picked.replaceChildren();
-    if (this.x !== "step") return;
-    otelRl.fill(this.picked, h("div", { class: "card row" }, h("b", {}, `Step ${step}`), h("a", { href: `#/run/${this.run}/timeline/${step}` }, "spans"), h("a", { href: `#/run/${this.run}/rollouts/${step}` }, "samples"),
-      h("button", { type: "button", "aria-label": "Close", onclick: close }, "×")));
+  function Picked({ run, step, onclose }) {
+    const link = useRef(null);
+    useEffect(() => { link.current.focus({ preventScroll: true }); }, [step]);
+    return html`<div class="card row"><b>Step ${step}</b><a ref=${link} href=${`#/run/${run}/timeline/${step}`}>spans</a><a href=${`#/run/${run}/rollouts/${step}`}>samples</a>
+      <button type="button" aria-label="Close" onClick=${onclose}>×</button></div>`;
   }
 
-  keys(key) { if (key === "Escape") this.picked?.replaceChildren(); }
+  // One bar for the run and one for each role: shares of worker time.
+  function Goodput({ found }) {
+    if (!found) return html`<div class="card quiet" id="goodput" hidden></div>`;
+    const kinds = ["productive", "overhead", "idle", "wasted"];
+    const { words, spent } = found;
+    const all = (of) => kinds.reduce((sum, kind) => sum + of[`${kind}_s`], 0);
+    const percent = (of, kind) => (100 * of[`${kind}_s`]) / all(of);
+    const { duration } = otelRl;
+    return html`<div class="card quiet" id="goodput" role="img" aria-label=${words}>
+      <div class="row"><b>${words.split(":")[0]}</b><span class="grow"></span>${kinds.map((kind) => html`<span key=${kind} class="part"><i class=${kind}></i>${kind} ${duration(spent[""][`${kind}_s`])}</span>`)}</div>
+      ${Object.entries(spent).filter(([, of]) => all(of) > 0).map(([role, of]) => [html`<span><bdi class="cut">${role || "run"}</bdi></span>`, html`<span class="bars">${kinds.map((kind) =>
+        html`<i class=${kind} style=${`width:${percent(of, kind)}%`} title=${`${role || "run"}: ${kind} ${duration(of[`${kind}_s`])}, ${Math.round(percent(of, kind))} %`}></i>`)}</span>`])}</div>`;
+  }
 
-  verdict() {
-    const { h } = otelRl;
-    const headline = ({ kind, worker, role }) => [kind, worker || role].filter(Boolean).join(" ");
-    const { verdict, words, causes, symptoms, bound, failures, seen } = this.diagnosis;
+  function Verdict({ run, tick, diagnosis }) {
+    if (!diagnosis) return html`<div class="card verdict" id="verdict"><span class="quiet">Looking for faults …</span></div>`;
+    const { verdict, words, causes, symptoms, bound, failures, seen } = diagnosis;
     const kind = { "no clear cause": "unclear" }[verdict] || verdict;
-    this.top.className = `card verdict ${kind}`;
-    otelRl.fill(this.top,
-      h("div", { class: "row" }, otelRl.badge(verdict), h("b", {}, causes.length > 0 ? headline(causes[0]) : words),
-        bound ? h("span", { class: "quiet" }, `most of a step: ${bound.role}/${bound.phase}, ${Math.round(100 * bound.share)} %`) : null),
-      causes.length > 0 ? h("ol", {}, causes.map((cause) => h("li", {}, h("b", {}, cause.kind), ` ${cause.words} `,
-        cause.phase && !otelRl.report ? h("a", { href: `#/run/${this.run}/workers/${encodeURIComponent(`${cause.role}/${cause.phase}`)}` }, "by worker") : null,
-        cause.evidence.slice(0, 3).map((one) => h("div", { class: "evidence" },
-          [one.what, one.worker ? ` of ${one.worker}` : "", one.before !== null && one.after !== null ? `: ${otelRl.number(one.before)} → ${otelRl.number(one.after)} ${one.unit}` : ""].join("")))))) : null,
-      [...(symptoms || []), ...(failures || []), ...(seen && !causes.length ? [`seen: ${seen}`] : [])].map((one) => h("div", { class: "evidence" }, one)));
-    if (causes.length) this.redraw();
+    const headline = causes.length ? [causes[0].kind, causes[0].worker || causes[0].role].filter(Boolean).join(" ") : words;
+    return html`<div class=${`card verdict ${kind}`} id="verdict"><h2 class="unseen">Diagnosis</h2>
+      <div class="row"><${Badge} word=${verdict} /><b>${headline}</b>${bound ? html`<span class="quiet">most of a step: ${bound.role}/${bound.phase}, ${Math.round(100 * bound.share)} %</span>` : null}</div>
+      ${causes.length ? html`<ol>${causes.map((cause, place) => html`<${Cause} key=${`${cause.kind} ${cause.worker || cause.role}`} run=${run} tick=${tick} cause=${cause} place=${place} />`)}</ol>` : null}
+      ${[...(symptoms || []), ...(failures || []), ...(seen && !causes.length ? [`seen: ${seen}`] : [])].map((one) => html`<div class="evidence" key=${one}>${one}</div>`)}</div>`;
   }
 
-  // Draws what was not on the screen yet.
-  async complete() { for (const card of this.cards.values()) if (!card.lines) await this.show(card); }
+  function Cause({ run, tick, cause, place }) {
+    const [isShown, setShown] = useState(place === 0);
+    const { since_step: since } = cause;
+    const traces = [...new Set(cause.evidence.flatMap((one) => one.traces))].slice(0, 4);
+    const toStep = (step, words) => (otelRl.report ? null : html` <a href=${`#/run/${run}/timeline/${step}`}>${words}</a>`);
+    const where = [cause.host && `host ${cause.host}`, cause.pid && `process ${cause.pid}`].filter(Boolean).join(", ");
+    return html`<li><b>${cause.kind}</b>${` ${cause.words} `}
+      ${cause.phase && !otelRl.report ? html`<a href=${`#/run/${run}/workers/${encodeURIComponent(`${cause.role}/${cause.phase}`)}`}>by worker</a>` : null}
+      ${since ? [toStep(since - 1, `step ${since - 1}, before`), toStep(since, `step ${since}, after`)] : null}
+      ${cause.evidence.slice(0, 3).map((one, number) => html`<div class="evidence" key=${number}>${[one.what, one.worker ? ` of ${one.worker}` : "", one.before !== null && one.after !== null ? `: ${otelRl.number(one.before)} → ${otelRl.number(one.after)} ${one.unit}` : ""].join("")}</div>`)}
+      ${cause.next ? html`<div class="next"><span class="quiet">next </span>${cause.next}</div>` : null}
+      ${where ? html`<div class="evidence where">${where}</div>` : null}
+      ${traces.length ? html`<div class="evidence traces">traces ${traces.map((trace) => html`<code key=${trace}>${trace}</code> `)}</div>` : null}
+      ${cause.stack?.length ? html`<details><summary>Where it stands</summary><pre class="stack">${cause.stack.join("\n")}</pre></details>` : null}
+      <details open=${isShown} onToggle=${(event) => setShown(event.target.open)}><summary>Charts of the evidence</summary>${isShown ? html`<${Evidence} run=${run} tick=${tick} cause=${cause} />` : null}</details></li>`;
+  }
 
-  redraw() { for (const card of this.cards.values()) if (card.lines) this.plot(card); }
-};
+  // What was measured, and since when: the accused worker among its peers, and the keys that show it.
+  function Evidence({ run, tick, cause }) {
+    const phase = cause.phase && cause.role ? `${cause.role}/${cause.phase}` : null;
+    const workers = useAnswer(phase && `runs/${run}/workers`, { phase }, tick).found;
+    const keys = [...new Set(cause.evidence.map((one) => one.key).filter(Boolean))].slice(0, phase ? 2 : 3);
+    return html`<div class="charts">
+      ${workers?.heatmap ? html`<${PeersChart} cause=${cause} heatmap=${workers.heatmap} />` : null}
+      ${keys.map((key) => html`<${KeyChart} key=${key} run=${run} tick=${tick} cause=${cause} name=${key} />`)}</div>`;
+  }
+
+  function since(cause, last) {
+    if (cause.since_step === null) return [];
+    const shade = otelRl.charts.color("--warn");
+    return [{ type: "rect", xref: "x", yref: "paper", x0: cause.since_step, x1: cause.until_step ?? Math.max(last, cause.since_step), y0: 0, y1: 1, line: { width: 0 }, fillcolor: shade, opacity: 0.14, layer: "below" }];
+  }
+
+  const axisOfSteps = { title: { text: "step", standoff: 4, font: { size: 11 } } };
+
+  function PeersChart({ cause, heatmap }) {
+    const draw = (element) => {
+      const accused = heatmap.workers.indexOf(cause.worker);
+      const places = [...heatmap.workers.keys()].filter((place) => place !== accused).slice(0, MOST_LINES);
+      const line = (place, isAccused) => ({
+        type: "scatter", mode: "lines", name: otelRl.plain(heatmap.workers[place]), x: heatmap.steps, y: heatmap.seconds[place], connectgaps: false, hovertemplate: "%{y:.4~g} s",
+        line: { width: isAccused ? 3 : 1, color: isAccused ? otelRl.charts.path : otelRl.charts.color("--quiet") }, opacity: isAccused ? 1 : places.length > 12 ? 0.35 : 0.6,
+      });
+      otelRl.charts.draw(element, [...places.map((place) => line(place, false)), ...(accused < 0 ? [] : [line(accused, true)])],
+        { shapes: since(cause, heatmap.steps.at(-1)), hovermode: "closest", xaxis: axisOfSteps, yaxis: { rangemode: "tozero" } });
+      otelRl.charts.byKeyboard(element, `${cause.role}/${cause.phase} by worker`, () => otelRl.charts.pointsOf(element, "s", null));
+    };
+    const names = [...(cause.worker ? [[cause.worker, otelRl.charts.path]] : []), [cause.worker ? "its peers" : "workers", "var(--quiet)"]];
+    return html`<article class="card chart"><div class="title"><h3><bdi>${cause.role}/${cause.phase} by worker (s)</bdi></h3></div>
+      <div class="drawn"><${Plot} class="plot" data-evidence="workers" draw=${draw} deps=${[heatmap]} /></div><${Legend} names=${names} /></article>`;
+  }
+
+  function KeyChart({ run, tick, cause, name }) {
+    const { found } = useAnswer(`runs/${run}/series`, { key: name }, tick);
+    const has = Boolean(found?.xs.length);
+    const draw = (element) => {
+      const color = otelRl.charts.palette[0];
+      const traces = otelRl.charts.withTrend(found, (step) => step, { type: "scatter", mode: found.xs.length < 3 ? "markers" : "lines", name: otelRl.plain(name), line: { color, width: 1.8 }, marker: { color }, hovertemplate: "%{y:.4~g}" });
+      const lost = otelRl.charts.notFinite(traces);
+      otelRl.charts.draw(element, lost ? [...traces, lost] : traces, { shapes: since(cause, found.xs.at(-1)), xaxis: axisOfSteps, ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}) });
+      otelRl.charts.byKeyboard(element, name, () => otelRl.charts.pointsOf(element, "", null));
+    };
+    if (!has) return null;
+    return html`<article class="card chart"><div class="title"><h3 title=${name}><bdi>${name}</bdi></h3></div>
+      <div class="drawn"><${Plot} class="plot" data-evidence=${name} draw=${draw} deps=${[found]} /></div></article>`;
+  }
+}

@@ -1,187 +1,185 @@
 "use strict";
-otelRl.pages.runs = class {
-  constructor(root) {
-    this.root = root;
-    this.chosen = null; // of the comparison: null for the first three
-    this.key = null; // null for reward or loss
-    this.x = "step";
-    this.search = "";
-    this.older = []; // of the runs that are left out, those that were searched for
-    this.results = new Map(); // of the runs far down the list, by id
-    this.order = { by: null, down: false };
-    this.listed = new Map(); // by the run's id, with the step at which they were asked for
-    this.units = new Map(); // by key
-    this.colors = new Map(); // places in the palette by the run's id
-  }
+{
+  const { html, Badge, Heading, Select, Spark, Toggle, useAnswer, useDelayed, useEffect, useParam, useRef, useState } = otelRl;
+  const nameOf = (run) => `${run.experiment}/${run.trial}`;
+  const MOST_COMPARED = 12; // that one click chooses
+  const MOST_READ = 60; // runs whose further columns are read
 
-  async refresh() {
-    this.found = await otelRl.get("runs");
-    if (this.found.left_out) await this.findOlder();
-    await this.draw();
-    if (this.found.runs.some((run) => run.shown === undefined)) this.readResults().catch(() => { /* asked again with the page */ });
-  }
-
-  // Rewards and verdicts of the runs far down the list take some time.
-  async readResults() {
-    if (this.isReading) return;
-    this.isReading = true;
-    try {
-      for (let unread = 1; unread && !this.isClosed;) {
-        const found = await otelRl.get("results");
-        unread = found.unread;
-        for (const [id, result] of Object.entries(found.runs)) this.results.set(id, result);
-        if (!this.isClosed) this.drawTable();
-      }
-    } finally {
-      this.isReading = false;
-    }
-  }
-
-  async findOlder() {
-    const { search } = this;
-    const { runs } = search ? await otelRl.get("runs", { search }) : { runs: [] };
-    if (search !== this.search) return; // more was typed
-    const kept = this.older.filter((run) => this.chosen?.has(run.id));
-    const known = new Set([...this.found.runs, ...kept].map((run) => run.id));
-    this.older = [...kept, ...runs.filter((run) => !known.has(run.id))];
-  }
-
-  async draw() {
-    const { h } = otelRl;
-    const { faults } = this.found;
-    const runs = this.all();
-    if (!this.made) {
-      this.made = true;
-      this.table = h("div", { class: "card scroll list" });
-      this.find = h("input", { type: "search", id: "search", placeholder: "Find a run", "aria-label": "Find a run",
-        oninput: (event) => { this.search = event.target.value; this.hide(); clearTimeout(this.timer); if (this.found.left_out) this.timer = setTimeout(() => this.refresh(), 300); } });
-      this.plot = h("div", { class: "plot", id: "compare" });
-      this.controls = h("div", { class: "row controls" });
-      this.note = h("p", { class: "quiet" });
-      this.differences = h("div", { class: "card scroll", id: "differences" });
-      this.compare = h("section", {}, this.controls, h("div", { class: "card" }, this.plot), this.note, this.differences);
-      this.notes = h("div");
-      this.ordering = h("span", { class: "narrow-only" });
-      otelRl.fill(this.root, h("div", { class: "row controls" }, h("h1", { class: "grow" }, "Runs"), this.ordering, this.find), this.notes, this.table, this.compare);
-    }
-    otelRl.fill(this.notes, ...faults.map((fault) => h("p", { class: "notice" }, fault)));
-    if (!runs.length) {
-      otelRl.fill(this.table, h("p", { class: "empty" }, "There is no run here yet. Start one with ",
-        h("code", {}, "otel-rl demo"), " or ", h("code", {}, "otel-rl run -- python train.py"), "."));
-      this.compare.hidden = true;
-      return;
-    }
-    this.drawTable();
+  otelRl.pages.runs = function Runs({ tick, onready }) {
+    const [chosenText, setChosen] = useParam("runs", null); // of the comparison; null for the first three
+    const [key, setKey] = useParam("key"); // empty for reward or loss
+    const [x, setX] = useParam("x", "step");
+    const [search, setSearch] = useParam("find");
+    const [by, setBy] = useParam("by");
+    const [down, setDown] = useParam("down");
+    const listed = useAnswer("runs", {}, tick);
+    const found = listed.found;
+    const delayed = useDelayed(search, 300);
+    // Of the runs that are left out, those that are searched for.
+    const older = useAnswer(found?.left_out && delayed ? "runs" : null, { search: delayed }, tick);
+    const results = useResults(found, tick);
+    const kept = useRef(new Map());
+    const colors = useRef(new Map()); // places in the palette by the run's id: each run keeps its colour
+    const known = new Map((found?.runs ?? []).map((run) => [run.id, run]));
+    const chosenIds = chosenText === null ? null : new Set(chosenText.split(".").filter(Boolean));
+    const beyond = [...kept.current.values(), ...(found?.left_out && delayed ? older.found?.runs ?? [] : [])].filter((run) => !known.has(run.id) && (chosenIds?.has(run.id) || search));
+    const others = [...new Map(beyond.map((run) => [run.id, run])).values()];
+    const runs = [...known.values(), ...others].map((run) => ({ ...results.get(run.id), ...run }));
     const comparable = runs.filter((run) => run.step !== null);
-    const chosen = this.chosenOf(comparable);
-    this.compare.hidden = comparable.length === 0;
-    for (const run of comparable) if (!this.colors.has(run.id)) this.colors.set(run.id, this.colors.size);
-    return this.showCompared(comparable.filter((run) => chosen.has(run.id)));
-  }
+    const chosen = chosenIds ?? new Set(comparable.slice(0, 3).map((run) => run.id));
+    for (const run of others) if (chosen.has(run.id)) kept.current.set(run.id, run);
+    for (const run of comparable) if (!colors.current.has(run.id)) colors.current.set(run.id, colors.current.size);
+    const compared = comparable.filter((run) => chosen.has(run.id));
+    const comparison = useComparison(compared, key, x, tick);
+    const [columnsText, setColumns] = useParam("columns");
+    const further = columnsText ? columnsText.split("\u001f") : [];
+    const cells = useCells(runs, further, tick);
+    const isReady = Boolean(found && (!compared.length || comparison));
+    useEffect(() => { if (isReady) onready("runs"); }, [isReady]);
+    if (!found) return html`<p class="empty">${listed.error ? listed.error.message : "Reading …"}</p>`;
 
-  all() { return [...this.found.runs, ...this.older].map((run) => ({ ...this.results.get(run.id), ...run })); }
-
-  chosenOf(comparable) { return this.chosen || new Set(comparable.slice(0, 3).map((run) => run.id)); }
-
-  drawTable() {
-    const { h } = otelRl;
-    const runs = this.all();
-    const chosen = this.chosenOf(runs.filter((run) => run.step !== null));
     const last = (run) => { const value = run.shown?.last; return typeof value === "string" ? -Infinity : value; };
-    const columns = [["Compare", null], ["Run", (run) => `${run.experiment}/${run.trial}`], ["State", (run) => run.state], ["Step", (run) => run.step], ["Trend", null],
-      ["Reward", last], ["Verdict", (run) => run.verdict], ["Workers", (run) => this.workers(run).alive, "wide-only"], ["Duration", (run) => run.lasted_s, "wide-only"], ["Last data", (run) => run.idle_s]];
-    const [head, sorted] = otelRl.sortable(columns, runs, this.order, () => this.drawTable());
-    otelRl.keepFocus(this.table, () => {
-      otelRl.fill(this.table, h("table", {}, head, h("tbody", {}, sorted.map((run) => this.line(run, chosen)))));
-      const leftOut = this.found.left_out - this.older.length;
-      if (leftOut > 0) this.table.append(h("p", { class: "quiet" }, `and ${leftOut} older runs: search finds them by name`));
-    });
+    const columns = [["Compare", null], ["Run", nameOf], ["State", (run) => run.state], ["Step", (run) => run.step], ["Trend", null],
+      ["Reward", last], ["Verdict", (run) => run.verdict], ["Workers", (run) => workers(run).alive, "wide-only"], ["Duration", (run) => run.lasted_s, "wide-only"], ["Last data", (run) => run.idle_s], ...further.map((name) => [name.replace(/^config /, ""), (run) => cells.get(run.id)?.[name], "wide-only"])];
+    const order = { by: by || null, down: down === "1" };
+    const setOrder = (next) => { setBy(next.by ?? ""); setDown(next.down ? "1" : ""); };
     const orders = [["", "as listed"], ...columns.filter(([, value]) => value).map(([name]) => [name, name.toLowerCase()])];
-    const reorder = (by) => {
-      this.order = { by: by || null, down: !["Run", "State", "Verdict", "Last data"].includes(by) };
-      this.drawTable();
+    const choose = (id, is) => {
+      const next = new Set(chosen);
+      if (is) next.add(id); else next.delete(id);
+      setChosen([...next].join("."));
     };
-    otelRl.keepFocus(this.ordering, () => otelRl.fill(this.ordering, otelRl.select("order", orders, this.order.by ?? "", reorder)));
-    this.hide();
-  }
+    const leftOut = found.left_out - others.length;
+    const text = (run) => [nameOf(run), run.state, run.crash, run.verdict, run.cause].filter(Boolean).join(" ");
+    const wanted = search && otelRl.matcher(search);
+    const isHidden = (run) => Boolean(wanted && !wanted.test(text(run)));
+    const all = comparable.filter((run) => !isHidden(run)).slice(0, MOST_COMPARED);
+    const columnNames = new Set([...(comparison?.environments ?? []).flatMap((of) => Object.keys(of)).filter((name) => name.startsWith("config ")), ...[...(comparison?.sections.values() ?? [])].flatMap((keys) => [...keys])]);
+    const add = (name) => { const wantedColumn = columnNames.has(`config ${name}`) ? `config ${name}` : name; if (columnNames.has(wantedColumn) && !further.includes(wantedColumn)) setColumns([...further, wantedColumn].join("\u001f")); };
+    return html`
+      <div class="row controls"><h1 class="grow">Runs</h1>
+        <span class="narrow-only"><${Select} label="order" options=${orders} chosen=${by} onchoose=${(name) => setOrder({ by: name, down: Boolean(name) && !["Run", "State", "Verdict", "Last data"].includes(name) })} /></span>
+        <input type="search" id="search" placeholder="Find a run" aria-label="Find a run" value=${search} onInput=${(event) => setSearch(event.target.value)} /></div>
+      <div class="row controls"><button type="button" id="all" onClick=${() => setChosen(all.map((run) => run.id).join("."))}>Compare ${all.length === comparable.length ? "all" : `the ${all.length} found`}</button>
+        <label class="row quiet wide-only">column<input id="column" list="columns" placeholder="config or metric key" onChange=${(event) => { add(event.target.value); event.target.value = ""; }} /></label>
+        <datalist id="columns">${[...columnNames].slice(0, 1000).map((name) => html`<option key=${name} value=${name.replace(/^config /, "")}></option>`)}</datalist>
+        ${further.map((name) => html`<button key=${name} type="button" class="wide-only" aria-label=${`Remove the column ${name} ×`} onClick=${() => setColumns(further.filter((one) => one !== name).join("\u001f"))}>${name} ×</button>`)}</div>
+      ${found.faults.map((fault) => html`<p class="notice" key=${fault}>${fault}</p>`)}
+      <div class="card scroll list">${!runs.length
+        ? html`<p class="empty">There is no run here yet. Start one with <code>otel-rl demo</code> or <code>otel-rl run -- python train.py</code>.</p>`
+        : html`<table><${Heading} columns=${columns} rows=${runs} order=${order} onorder=${setOrder} />
+          <tbody>${otelRl.sorted(columns, runs, order).map((run) => html`<${Line} key=${run.id} run=${run} isHidden=${isHidden(run)} isChosen=${chosen.has(run.id)} cells=${further.map((name) => cells.get(run.id)?.[name])} color=${chosen.has(run.id) ? shadeOf(colors.current, run) : null} onchoose=${choose} />`)}</tbody></table>
+          ${leftOut > 0 ? html`<p class="quiet">and ${leftOut} older runs: search finds them by name</p>` : null}`}</div>
+      ${comparable.length ? html`<section>
+        <div class="row controls"><h2 class="grow">Compare</h2>
+          <${Toggle} label="x axis" options=${[["step", "by step"], ["time", "by hours"]]} chosen=${x} onchoose=${setX} />
+          ${comparison ? html`<select id="key" aria-label="key" value=${comparison.key} onChange=${(event) => setKey(event.target.value)}>
+            ${[...comparison.sections].map(([title, keys]) => html`<optgroup key=${title} label=${title}>${[...keys].map((one) => html`<option key=${one} value=${one} selected=${one === comparison.key}>${otelRl.withUnit(one, comparison.units.get(one))}</option>`)}</optgroup>`)}</select>` : null}</div>
+        ${comparison ? html`<${Compared} comparison=${comparison} x=${x} colors=${colors.current} tick=${tick} />` : null}
+      </section>` : null}`;
+  };
 
-  workers(run) {
+  const shadeOf = (colors, run) => otelRl.charts.palette[colors.get(run.id) % otelRl.charts.palette.length];
+
+  function workers(run) {
     const roles = Object.values(run.roles);
     return { alive: roles.reduce((sum, of) => sum + of.alive, 0), expected: roles.reduce((sum, of) => sum + of.expected, 0) };
   }
 
-  // Shows the runs whose line has the searched text; the comparison stays as it was chosen.
-  hide() {
-    const wanted = this.search.toLowerCase();
-    for (const line of this.table.querySelectorAll("[data-run]")) line.hidden = !line.textContent.toLowerCase().includes(wanted);
+  // Rewards and verdicts of the runs far down the list take some time.
+  function useResults(found, tick) {
+    const [results, setResults] = useState(new Map());
+    const isOver = useRef(false);
+    const isReading = useRef(false);
+    useEffect(() => () => { isOver.current = true; }, []);
+    const isMissing = Boolean(found?.runs.some((run) => run.shown === undefined));
+    useEffect(() => {
+      if (!isMissing || isReading.current) return;
+      isReading.current = true;
+      const read = async () => {
+        for (let unread = 1; unread && !isOver.current;) {
+          const of = await otelRl.get("results");
+          unread = of.unread;
+          if (!isOver.current) setResults((before) => new Map([...before, ...Object.entries(of.runs)]));
+        }
+      };
+      read().catch(() => { /* asked again with the page */ }).finally(() => { isReading.current = false; });
+    }, [isMissing, tick]);
+    return results;
   }
 
-  // Draws one key of the chosen runs; each run keeps its colour.
-  async showCompared(runs) {
-    const asked = this.asked = {};
-    const drawn = await Promise.all(runs.map(async (run) => [run, await this.keysOf(run)]));
-    const sections = new Map();
-    for (const [, of] of drawn) {
-      for (const { title, keys, units } of of) {
-        sections.set(title, new Set([...(sections.get(title) || []), ...keys]));
-        keys.forEach((key, place) => { if (units[place]) this.units.set(key, units[place]); });
-      }
-    }
-    const known = [...sections.values()].flatMap((keys) => [...keys]);
-    const usual = runs.map((run) => run.shown && run.shown.key).find((key) => known.includes(key));
-    const key = known.includes(this.key) ? this.key : usual || known[0] || "";
-    const time = this.x === "time" ? "time" : null;
-    const lines = !key ? [] : await Promise.all(runs.map((run) => otelRl.get(`runs/${run.id}/series`, { key, x: time })));
-    if (this.asked !== asked) return; // another choice was made meanwhile
-    this.fillControls(sections, key);
-    const without = runs.filter((_, place) => lines[place] && !lines[place].xs.length).map((run) => `${run.experiment}/${run.trial}`);
-    this.note.textContent = key && without.length ? `Without this key: ${without.join(", ")}` : "";
-    this.plotCompared(runs, lines, key);
-    this.differences.hidden = runs.length < 2;
-    if (runs.length > 1) this.showDifferences(runs, asked).catch((error) => otelRl.fill(this.differences, h("p", { class: "empty" }, error.message)));
-    if (lines.some((one) => one.read < 1)) setTimeout(() => { if (this.asked === asked) this.draw(); }, 500);
+  // Further columns: settings, and last values of keys.
+  function useCells(runs, names, tick) {
+    const [cells, setCells] = useState(new Map());
+    const asked = useRef(null);
+    useEffect(() => () => { asked.current = null; }, []);
+    useEffect(() => {
+      const mine = asked.current = {};
+      const read = async () => {
+        for (const run of names.length ? runs.slice(0, MOST_READ) : []) {
+          const of = {};
+          const settings = names.some((name) => name.startsWith("config ")) ? await otelRl.get(`runs/${run.id}/environment`) : {};
+          for (const name of names) {
+            const value = name.startsWith("config ") ? settings[name] : (await otelRl.get(`runs/${run.id}/series`, { key: name })).ys.findLast((one) => one !== null);
+            of[name] = value === undefined || value === "" || Number.isNaN(Number(value)) ? value : Number(value);
+          }
+          if (asked.current !== mine) return;
+          setCells((before) => new Map([...before, [run.id, of]]));
+        }
+      };
+      read().catch(() => { /* asked again with the page */ });
+    }, [names.join(), runs.map((run) => `${run.id} ${run.step}`).join(), tick]);
+    return cells;
   }
 
-  // Settings, command and code in which the chosen runs differ.
-  async showDifferences(runs, asked) {
-    const { h } = otelRl;
-    const found = await Promise.all(runs.map((run) => otelRl.get(`runs/${run.id}/environment`)));
-    if (this.asked !== asked) return;
-    const names = [...new Set(found.flatMap((one) => Object.keys(one)))].filter((name) => new Set(found.map((one) => one[name] ?? "")).size > 1);
-    const rows = names.sort((a, b) => b.startsWith("config ") - a.startsWith("config "));
-    otelRl.fill(this.differences, h("h3", {}, "Differences of config and code"), rows.length ? h("table", {},
-      h("thead", {}, h("tr", {}, ["key", ...runs.map((run) => `${run.experiment}/${run.trial}`)].map((text) => h("th", { scope: "col" }, h("bdi", {}, text))))),
-      h("tbody", {}, rows.map((name) => h("tr", {}, h("th", { scope: "row" }, h("bdi", {}, name.replace(/^config /, ""))), found.map((one) => h("td", { class: "text" }, one[name] ?? "–")))))) : h("p", { class: "quiet" }, "None was reported."));
+  // One key of the chosen runs, their keys, and in which settings they differ.
+  function useComparison(runs, key, x, tick) {
+    const [comparison, setComparison] = useState(null);
+    const listed = useRef(new Map()); // by the run's id, with the step at which they were asked for
+    const asked = useRef(null);
+    useEffect(() => () => { asked.current = null; }, []);
+    const ids = runs.map((run) => `${run.id} ${run.step}`).join();
+    useEffect(() => {
+      const mine = asked.current = {};
+      if (!ids) { setComparison(null); return; }
+      const keysOf = async (run) => {
+        const known = listed.current.get(run.id);
+        if (known && known.step === run.step) return known.sections;
+        const { sections, read } = await otelRl.get(`runs/${run.id}/series`);
+        if (read === 1) listed.current.set(run.id, { step: run.step, sections });
+        return sections;
+      };
+      const read = async () => {
+        const sections = new Map(), units = new Map();
+        for (const of of await Promise.all(runs.map(keysOf))) {
+          for (const { title, keys, units: words } of of) {
+            sections.set(title, new Set([...(sections.get(title) || []), ...keys]));
+            keys.forEach((one, place) => { if (words[place]) units.set(one, words[place]); });
+          }
+        }
+        const known = [...sections.values()].flatMap((keys) => [...keys]);
+        const usual = runs.map((run) => run.shown && run.shown.key).find((one) => known.includes(one));
+        const chosen = known.includes(key) ? key : usual || known[0] || "";
+        const lines = !chosen ? [] : await Promise.all(runs.map((run) => otelRl.get(`runs/${run.id}/series`, { key: chosen, x: x === "time" ? "time" : null })));
+        const environments = runs.length > 1 ? await Promise.all(runs.map((run) => otelRl.get(`runs/${run.id}/environment`))) : [];
+        if (asked.current !== mine) return; // another choice was made meanwhile
+        setComparison({ runs, sections, units, key: chosen, lines, environments });
+        if (lines.some((one) => one.read < 1)) setTimeout(() => { if (asked.current === mine) read(); }, 500);
+      };
+      read().catch(() => { /* asked again with the page */ });
+    }, [ids, key, x, tick]);
+    return comparison;
   }
 
-  close() { this.asked = null; this.isClosed = true; }
-
-  async keysOf(run) {
-    const known = this.listed.get(run.id);
-    if (known && known.step === run.step) return known.sections;
-    const { sections, read } = await otelRl.get(`runs/${run.id}/series`);
-    if (read === 1) this.listed.set(run.id, { step: run.step, sections });
-    return sections;
-  }
-
-  fillControls(sections, chosen) {
-    const { h } = otelRl;
-    const again = (change) => { change(); this.draw(); };
-    otelRl.fill(this.controls, h("h2", { class: "grow" }, "Compare"),
-      otelRl.toggle([["step", "by step"], ["time", "by hours"]], this.x, (x) => again(() => { this.x = x; }), "x axis"),
-      h("select", { id: "key", "aria-label": "key", onchange: (event) => again(() => { this.key = event.target.value; }) },
-        [...sections].map(([title, keys]) => h("optgroup", { label: title }, [...keys].map((key) => h("option", { value: key, selected: key === chosen }, otelRl.withUnit(key, this.units.get(key))))))));
-  }
-
-  plotCompared(runs, lines, key) {
-    const { palette, notFinite, withTrend } = otelRl.charts;
+  // One key of several runs, each in its colour.
+  function drawRuns(plot, { runs, lines, key, unit, x, colors, title }) {
+    const { notFinite, withTrend } = otelRl.charts;
     const font = { size: 11 };
     const traces = lines.flatMap((line, place) => {
-      const run = runs[place];
-      const color = palette[this.colors.get(run.id) % palette.length];
-      const drawn = withTrend(line, (x) => x, {
+      const color = shadeOf(colors, runs[place]);
+      const drawn = withTrend(line, (at) => at, {
         type: "scatter", mode: line.xs.length < 3 ? "markers" : "lines", connectgaps: false,
-        name: otelRl.plain(`${run.experiment}/${run.trial}`), line: { width: 2, color }, marker: { color }, hovertemplate: `%{y:.4~g} ${otelRl.plain(this.units.get(key) ?? "")}`,
+        name: otelRl.plain(nameOf(runs[place])), line: { width: 2, color }, marker: { color }, hovertemplate: `%{y:.4~g} ${otelRl.plain(unit)}`,
       });
       const crosses = notFinite(drawn);
       if (!crosses) return drawn;
@@ -190,30 +188,68 @@ otelRl.pages.runs = class {
       return [...drawn, { ...crosses, name, y: crosses.x.map(() => 0.03 * (1 + place)), marker: { ...crosses.marker, color }, hovertemplate: "NaN or infinite" }];
     }).filter((one) => one.x.length);
     const lost = traces.some((one) => one.yaxis === "y2");
-    otelRl.charts.draw(this.plot, traces, {
-      showlegend: true, margin: { l: 44, r: 10, t: 6, b: 50 }, uirevision: `${key} ${this.x}`,
-      yaxis: { title: { text: otelRl.plain(otelRl.withUnit(key, this.units.get(key))), font } }, xaxis: { title: { text: this.x === "time" ? "hours" : "step", standoff: 4, font } },
+    otelRl.charts.draw(plot, traces, {
+      margin: { l: 44, r: 10, t: 6, b: 40 }, uirevision: `${key} ${x}`,
+      yaxis: title ? { title: { text: otelRl.plain(otelRl.withUnit(key, unit)), font } } : {}, xaxis: { title: { text: x === "time" ? "hours" : "step", standoff: 4, font } },
       ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}),
     });
-    otelRl.charts.byKeyboard(this.plot, "Compared runs", () => otelRl.charts.pointsOf(this.plot, this.units.get(key), null));
+    otelRl.charts.byKeyboard(plot, title ? "Compared runs" : key, () => otelRl.charts.pointsOf(plot, unit, null));
   }
 
-  line(run, chosen) {
-    const { h } = otelRl;
-    const { alive, expected } = this.workers(run);
-    return h("tr", { "data-run": run.id },
-      h("td", {}, run.step !== null ? h("input", {
-        type: "checkbox", "data-focus": `compare ${run.id}`, "aria-label": `compare ${run.experiment}/${run.trial}`, checked: chosen.has(run.id),
-        onchange: (event) => { if (event.target.checked) chosen.add(run.id); else chosen.delete(run.id); this.chosen = chosen; this.draw(); },
-      }) : null),
-      h("td", {}, h("a", { href: `#/run/${run.id}/overview`, class: "cut", "data-focus": `open ${run.id}` }, h("bdi", {}, run.experiment)),
-        h("span", { class: "quiet cut trial" }, h("bdi", {}, run.trial)), run.crash ? h("div", { class: "quiet" }, run.crash) : null),
-      h("td", {}, otelRl.badge(run.state)), h("td", { "data-label": "step" }, run.step ?? "–"),
-      h("td", {}, run.shown && run.shown.ys.length ? otelRl.spark(run.shown.ys) : null),
-      h("td", { title: run.shown ? run.shown.key : null, "data-label": run.shown?.name === "reward" ? "reward" : null }, run.shown ? otelRl.number(run.shown.last) : "–",
-        h("div", { class: "quiet" }, otelRl.withLoss(run.shown && run.shown.name !== "reward" ? run.shown.name : "", run.shown))),
-      h("td", {}, run.verdict ? otelRl.badge(run.verdict) : "–", run.cause ? h("div", { class: "quiet" }, h("bdi", { class: "cut" }, run.cause)) : null),
-      h("td", { class: "wide-only" }, expected ? `${run.state === "interrupted" ? "?" : alive} of ${expected}` : "–"),
-      h("td", { class: "wide-only" }, otelRl.duration(run.lasted_s)), h("td", {}, `${otelRl.duration(run.idle_s)} ago`));
+  function Compared({ comparison, x, colors, tick }) {
+    const { runs, lines, key, units, environments } = comparison;
+    const [isGrid, setGrid] = useParam("grid");
+    const without = runs.filter((_, place) => lines[place] && !lines[place].xs.length).map(nameOf);
+    const unit = units.get(key) ?? "";
+    return html`<div class="card"><${otelRl.charts.Plot} class="plot" id="compare" draw=${(plot) => drawRuns(plot, { runs, lines, key, unit, x, colors, title: true })} deps=${[comparison]} />
+        <${otelRl.charts.Legend} names=${runs.map((run) => [nameOf(run), shadeOf(colors, run)])} /></div>
+      <p class="quiet">${key && without.length ? `Without this key: ${without.join(", ")}` : ""}</p>
+      ${runs.length ? html`<p><button type="button" id="grid" aria-expanded=${String(Boolean(isGrid))} onClick=${() => setGrid(isGrid ? "" : "1")}>First charts of these runs</button></p>` : null}
+      ${isGrid && runs.length ? html`<${Grid} runs=${runs} x=${x} colors=${colors} tick=${tick} />` : null}
+      ${environments.length > 1 ? html`<${Differences} runs=${runs} found=${environments} />` : null}`;
   }
-};
+
+  // The charts that come first in the first of the runs, each with a line for every run.
+  function Grid({ runs, x, colors, tick }) {
+    const { found } = useAnswer(`runs/${runs[0].id}/overview`, {}, tick);
+    const panels = new Map((found?.sections ?? []).flatMap((section) => section.panels.map((panel) => [panel.id, panel])));
+    const first = (found?.first ?? []).map((id) => panels.get(id)).filter((panel) => panel && !panel.stacked);
+    return html`<div class="charts" id="grid-charts">${first.map((panel) => html`<${GridChart} key=${panel.id} panel=${panel} runs=${runs} x=${x} colors=${colors} tick=${tick} />`)}</div>`;
+  }
+
+  function GridChart({ panel, runs, x, colors, tick }) {
+    const [lines, setLines] = useState(null);
+    const key = panel.keys[0];
+    useEffect(() => {
+      let isOver = false;
+      Promise.all(runs.map((run) => otelRl.get(`runs/${run.id}/series`, { key, x: x === "time" ? "time" : null }))).then((of) => { if (!isOver) setLines({ runs, of }); }, () => { /* asked again with the page */ });
+      return () => { isOver = true; };
+    }, [runs, key, x, tick]);
+    const draw = (plot) => { if (lines) drawRuns(plot, { runs: lines.runs, lines: lines.of, key, unit: panel.unit, x, colors, title: false }); };
+    return html`<article class="card chart"><div class="title"><h3 title=${key}><bdi>${panel.title}</bdi></h3></div><${otelRl.charts.Plot} class="plot" data-grid=${key} draw=${draw} deps=${[lines]} /></article>`;
+  }
+
+  // Settings, command and code in which the chosen runs differ.
+  function Differences({ runs, found }) {
+    const names = [...new Set(found.flatMap((one) => Object.keys(one)))].filter((name) => new Set(found.map((one) => one[name] ?? "")).size > 1);
+    const rows = names.sort((a, b) => b.startsWith("config ") - a.startsWith("config "));
+    return html`<div class="card scroll" id="differences"><h3>Differences of config and code</h3>${rows.length ? html`<table>
+      <thead><tr>${["key", ...runs.map(nameOf)].map((text) => html`<th key=${text} scope="col"><bdi>${text}</bdi></th>`)}</tr></thead>
+      <tbody>${rows.map((name) => html`<tr key=${name}><th scope="row"><bdi>${name.replace(/^config /, "")}</bdi></th>${found.map((one, place) => html`<td key=${place} class="text">${one[name] ?? "–"}</td>`)}</tr>`)}</tbody></table>` : html`<p class="quiet">None was reported.</p>`}</div>`;
+  }
+
+  function Line({ run, isHidden, isChosen, cells, color, onchoose }) {
+    const { alive, expected } = workers(run);
+    return html`<tr data-run=${run.id} hidden=${isHidden}>
+      <td>${run.step !== null ? html`<span class="row eye"><input type="checkbox" aria-label=${`compare ${nameOf(run)}`} checked=${isChosen} onChange=${(event) => onchoose(run.id, event.target.checked)} />
+        ${color ? html`<i class="dot" style=${`--shade: ${color}`}></i>` : null}</span>` : null}</td>
+      <td><a href=${`#/run/${run.id}/overview`} class="cut"><bdi>${run.experiment}</bdi></a><span class="quiet cut trial"><bdi>${run.trial}</bdi></span>${run.crash ? html`<div class="quiet">${run.crash}</div>` : null}</td>
+      <td><${Badge} word=${run.state} /></td><td data-label="step">${run.step ?? "–"}</td>
+      <td>${run.shown && run.shown.ys.length ? html`<${Spark} ys=${run.shown.ys} />` : null}</td>
+      <td title=${run.shown ? run.shown.key : null} data-label=${run.shown?.name === "reward" ? "reward" : null}>${run.shown ? otelRl.number(run.shown.last) : "–"}<div class="quiet">${otelRl.withLoss(run.shown && run.shown.name !== "reward" ? run.shown.name : "", run.shown)}</div></td>
+      <td>${run.verdict ? html`<${Badge} word=${run.verdict} />` : "–"}${run.cause ? html`<div class="quiet"><bdi class="cut">${run.cause}</bdi></div>` : null}</td>
+      <td class="wide-only">${expected ? `${run.state === "interrupted" ? "?" : alive} of ${expected}` : "–"}</td>
+      <td class="wide-only">${otelRl.duration(run.lasted_s)}</td><td>${otelRl.ago(run.idle_s)}</td>
+      ${cells.map((value, place) => html`<td key=${place} class="wide-only further"><bdi class="cut">${typeof value === "number" ? otelRl.number(value) : value ?? "–"}</bdi></td>`)}</tr>`;
+  }
+}

@@ -17,7 +17,6 @@ from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.starts import config_metadata
 from otel_rl.worker.otlp.anyvalue import Plain, cut, is_array, label, text_of
-from otel_rl.worker.settings import DEFAULT_EXIT_TIMEOUT_S
 from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import PLAIN, as_step, hold
 
@@ -106,7 +105,7 @@ def log_samples(
                 _report(current, sample, attributes)
 
 
-def finish(status: str | None = None, *, timeout_s: float = DEFAULT_EXIT_TIMEOUT_S) -> bool:
+def finish(status: str | None = None, *, timeout_s: float | None = None) -> bool:
     """Send everything and end the reports of this process. Idempotent, never raises.
 
     It runs at the exit of the process by itself. A status also ends the run, for all of its
@@ -114,7 +113,7 @@ def finish(status: str | None = None, *, timeout_s: float = DEFAULT_EXIT_TIMEOUT
 
     Args:
         status: None, or ``complete``, ``aborted`` or ``crashed`` of the whole run.
-        timeout_s: Maximum blocking time.
+        timeout_s: Maximum blocking time; None is that of ``OTEL_RL_EXIT_TIMEOUT``, 5 by default.
 
     Returns:
         True if everything was delivered. Losses are counted and logged.

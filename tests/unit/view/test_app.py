@@ -2,6 +2,8 @@
 
 import asyncio
 import gzip
+import importlib.resources
+import re
 from hashlib import sha256
 from typing import Any
 
@@ -35,7 +37,7 @@ class Served:
         ]
         tokens = Tokens(AuthSettings.model_validate({"tokens": given if token else []}))
         access = Access(tokens.grant, tokens.are_needed, host, is_behind_proxy)
-        self.page = PageRoutes(self._answer, access)
+        self.page = PageRoutes(self._answer, access, "otel-rl view here")
         app = Starlette(routes=[*self.page.routes()])
         self.client = TestClient(app, base_url="http://127.0.0.1:4318", follow_redirects=False)
 
@@ -79,6 +81,16 @@ def test_the_page_names_no_other_host() -> None:
 )
 def test_only_files_of_the_page_are_served(name: str) -> None:
     assert Served().client.get(f"/static/{name}").status_code == 404
+
+
+def test_code_of_others_is_as_its_packages_have_it() -> None:
+    static = importlib.resources.files("otel_rl.view") / "static"
+    told = (static / "VENDORED.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+\.js) \|.*\]\((.*?)\).*\| ([0-9a-f]{64}) \|$", told, re.MULTILINE)
+    assert len(rows) == 3
+    for name, licence, digest in rows:
+        assert sha256((static / name).read_bytes()).hexdigest() == digest
+        assert (static / licence).is_file()
 
 
 def test_parameters_reach_the_reader() -> None:
@@ -158,4 +170,5 @@ def test_events_tell_of_a_change_and_end_with_the_server() -> None:
         lines = answer.iter_lines()
         assert next(lines) == 'data: {"revision":"1"}'
         served.page.stop()
-        assert [line for line in lines if line.startswith("data")] == []
+        told = [line for line in lines if line.startswith(("event", "data"))]
+        assert told == ["event: end", 'data: {"again":"otel-rl view here"}']

@@ -343,6 +343,13 @@ def test_the_verdict_is_that_of_diagnose(tmp_path: Path) -> None:
 # Workers
 
 
+def test_a_cause_has_the_time_of_the_step_at_which_it_began(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(steps=60, slow=2, slow_from=31))
+    (cause,) = Looked(tmp_path).get(f"runs/{RUN}/diagnosis")["causes"]
+    assert cause["since_step"] == 31
+    assert cause["since_ms"] == (T0 - 29 * S) / 1e6
+
+
 def test_a_slow_worker_is_a_row_and_a_slow_step_a_column(looked: Looked) -> None:
     found = looked.get(f"runs/{RUN}/workers", phase="trainer/train")["heatmap"]
     assert found["workers"] == [f"trainer/{n}" for n in range(4)]
@@ -409,7 +416,7 @@ def test_a_key_of_one_worker_has_no_peers(tmp_path: Path) -> None:
 
 def test_rollouts_are_searched_in_any_case(looked: Looked) -> None:
     found = looked.get(f"runs/{RUN}/rollouts", search="ADD 7 AND")
-    assert (found["matching"], found["all"], len(found["rewards"])) == (1, 40, 40)
+    assert (found["matching"], found["all"], len(found["rewards"])) == (1, 40, 1)
     sample = dict(zip(found["columns"], found["samples"][0], strict=True))
     assert sample == {"prompt": "add 7 and 7", "completion": "14", "reward": 7 / 40}
 
@@ -470,7 +477,7 @@ def test_config_and_code_of_a_run_can_be_compared(tmp_path: Path) -> None:
     write_run(tmp_path, LookedAt(config={"lr": 0.5, "model": {"layers": 2}}))
     found = Looked(tmp_path).get(f"runs/{RUN}/environment")
     assert found["config lr"] == "0.5"
-    assert "layers" in found["config model"]
+    assert found["config model.layers"] == "2"
 
 
 def test_without_rollouts_the_page_says_so(tmp_path: Path) -> None:
@@ -584,4 +591,6 @@ def test_a_run_of_spans_alone_has_its_newest_step(tmp_path: Path) -> None:
         )
     finally:
         journal.close()
-    assert Looked(tmp_path).get(f"runs/{RUN}/overview")["step"] == 7
+    looked = Looked(tmp_path)
+    assert looked.get(f"runs/{RUN}/overview")["step"] == 7
+    assert [run["step"] for run in looked.get("runs")["runs"]] == [7]

@@ -52,6 +52,7 @@ def test_the_page_of_a_diagnosis_has_what_concerns_the_causes(tmp_path: Path) ->
     answers = answers_of(report_html(pages, run, CAUSES))
     assert [one["title"] for one in answers[f"runs/{run}/overview"]["sections"]] == ["Step time"]
     assert answers[f"runs/{run}/diagnosis"]["causes"][0]["worker"] == "trainer/2"
+    assert answers[f"runs/{run}/workers?phase=trainer%2Ftrain"]["chosen"] == "trainer/train"
     assert f"runs/{run}/rollouts" not in answers
     assert "rollouts" not in answers["pages"]
 

@@ -436,3 +436,18 @@ def test_an_exit_waits_as_long_as_the_user_says(
     otel_rl.log({"loss": 1.0})
     assert running.shutdown_at_exit() is waits
     otel_rl.finish(timeout_s=0)
+
+
+@pytest.mark.parametrize(("timeout", "waits"), [("0.001", False), ("60", True)])
+@pytest.mark.parametrize("call", ["finish", "flush"])
+@pytest.mark.usefixtures("clean_environment")
+def test_a_call_that_names_no_time_waits_as_long_as_the_user_says(
+    monkeypatch: pytest.MonkeyPatch, call: str, timeout: str, waits: bool
+) -> None:
+    monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", timeout)
+    absent = dict.fromkeys(Signal, Absent(tries=3))
+    monkeypatch.setattr(lifetime, "open_transports", lambda _: absent)
+    otel_rl.init(endpoint="http://bridge.that.starts:4318", experiment="exp", role="trainer")
+    otel_rl.log({"loss": 1.0})
+    assert getattr(otel_rl, call)() is waits
+    otel_rl.finish(timeout_s=0)

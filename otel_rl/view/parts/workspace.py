@@ -1,0 +1,160 @@
+"""Sections and charts of the page: three hundred keys of a program, so that a person finds one.
+
+Metrics of the registry stand where the dashboard has them. Keys of a program's own stand under the
+first segment of their names, and those that differ by one number share a chart.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from otel_rl.dashboard.arrange import Panel, Section, arrange
+from otel_rl.dashboard.resemblance import headlines, resembled
+from otel_rl.dashboard.sections import OWN
+from otel_rl.records import KeySpec
+from otel_rl.semconv import names
+
+__all__ = ["amounts", "first_row", "workspace"]
+
+_NUMBER: Final = re.compile(r"\d+")
+_EVALUATION: Final = re.compile(r"(^|[/_])(eval|evaluation|val|valid|validation|test)([-_/]|$)")
+_SCORES: Final = (names.RL_REWARD_MEAN, names.RL_REWARD_STD)
+_AMOUNT: Final = re.compile(
+    r"(^|[/_.])(num_|total_num_|total_)?(tokens|samples|episodes)(_total)?$"
+)
+_MOST_AMOUNTS: Final = 8
+
+
+def workspace(keys: Iterable[KeySpec]) -> Sequence[Section]:
+    """Return the sections of the page, each with at least one chart."""
+    keys = list(keys)
+    specs = {spec.key: spec for spec in keys}
+    known: list[Section] = []
+    own: dict[str, list[Panel]] = defaultdict(list)
+    for section in arrange(keys):
+        stays = []
+        for panel in section.panels:
+            name = _own_name(specs[panel.keys[0]])
+            if name:
+                first, _, rest = name.partition("/")
+                own[first if rest else OWN].append(panel)
+            else:
+                stays.append(panel)
+        if stays:
+            known.append(Section(section.title, tuple(stays)))
+    sections = [
+        Section(title, tuple(_joined(panels, specs))) for title, panels in sorted(own.items())
+    ]
+    titles = {section.title for section in sections}
+    # A section of the program may be called as one of ours.
+    return [
+        *(one for one in known if one.title not in titles),
+        *(
+            section
+            if (ours := next((one for one in known if one.title == section.title), None)) is None
+            else Section(section.title, (*ours.panels, *section.panels))
+            for section in sections
+        ),
+    ]
+
+
+def first_row(sections: Sequence[Section], keys: Iterable[KeySpec]) -> list[tuple[Section, Panel]]:
+    """Return the charts that a person looks at first, at most one for each question, in order."""
+    keys = list(keys)
+    specs = {spec.key: spec for spec in keys}
+    charts = [(section, panel) for section in sections for panel in section.panels]
+    reward = next((spec.key for _, spec in headlines(keys)), "")
+    found: list[tuple[Section, Panel]] = []
+    for is_wanted in (lambda spec: spec.key == reward, *_QUESTIONS):
+        matching = [
+            one
+            for one in charts
+            if one not in found and any(is_wanted(specs[key]) for key in one[1].keys)
+        ]
+        if matching:
+            # Of the registry before own ones, and the mean before its relatives.
+            found.append(min(matching, key=lambda one: _rank(specs[one[1].keys[0]])))
+    return found
+
+
+def amounts(keys: Iterable[KeySpec]) -> dict[str, str]:
+    """Return keys that count tokens, samples or episodes, with a word for each: x of a chart."""
+    found: dict[str, str] = {}
+    for spec in keys:
+        match = _AMOUNT.search((spec.name or spec.key).lower())
+        is_amount = match is not None and spec.unit.partition("/")[2] == ""
+        if match and is_amount and not spec.worker and spec.statistic in {"value", "total"}:
+            found.setdefault(spec.key, match[3])
+    return dict(list(found.items())[:_MOST_AMOUNTS])
+
+
+def _own_name(spec: KeySpec) -> str:
+    """Return the name that the program gave; empty for a metric of the registry."""
+    name = spec.name or spec.key
+    return "" if name in names.METRICS or spec.section == "diagnosis" else name
+
+
+def _joined(panels: Sequence[Panel], specs: Mapping[str, KeySpec]) -> list[Panel]:
+    """Return the charts; those whose names differ by one number are one, at the first's place."""
+    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for place, panel in enumerate(panels):
+        for mask in _masks(panel.title):
+            groups[mask, panel.unit, specs[panel.keys[0]].role].append(place)
+    joined: dict[int, Panel] = {}
+    left = set(range(len(panels)))
+    for (mask, *_), places in sorted(groups.items(), key=lambda one: -len(one[1])):
+        some = [place for place in places if place in left]
+        if len(some) > 1:
+            left -= {*some}
+            together = tuple(key for place in some for key in panels[place].keys)
+            first = panels[some[0]]
+            joined[some[0]] = Panel(mask, together, first.axis, first.unit, is_stacked=False)
+    return [
+        joined.get(place, panel)
+        for place, panel in enumerate(panels)
+        if place in left or place in joined
+    ]
+
+
+def _masks(title: str) -> list[str]:
+    """Return the title with each of its numbers left open, one at a time."""
+    return [
+        f"{title[: number.start()]}*{title[number.end() :]}" for number in _NUMBER.finditer(title)
+    ]
+
+
+def _rank(spec: KeySpec) -> tuple[bool, bool, bool, str]:
+    name = spec.name or spec.key
+    is_beside = spec.role not in {"", "trainer"}
+    return name not in names.METRICS, is_beside, "mean" not in spec.key, spec.key
+
+
+def _is_like(*wanted: str) -> Callable[[KeySpec], bool]:
+    def is_wanted(spec: KeySpec) -> bool:
+        name = spec.name or spec.key
+        if name in names.METRICS:
+            return name in wanted
+        return resembled(name) in wanted and not _EVALUATION.search(spec.key.lower())
+
+    return is_wanted
+
+
+def _is_evaluation(spec: KeySpec) -> bool:
+    name = spec.name or spec.key
+    return resembled(name) in _SCORES and _EVALUATION.search(name.lower()) is not None
+
+
+_is_kl: Final = _is_like(names.RL_POLICY_KL_REFERENCE)
+_QUESTIONS: Final[Sequence[Callable[[KeySpec], bool]]] = (
+    _is_evaluation,
+    _is_like(names.RL_GENERATOR_RESPONSE_TOKENS, names.RL_EPISODE_LENGTH),
+    lambda spec: "coef" not in spec.key and _is_kl(spec),
+    _is_like(names.RL_POLICY_ENTROPY),
+    _is_like(names.RL_TRAIN_GRAD_NORM),
+    lambda spec: spec.name == names.RL_PHASE_DURATION and spec.role == "trainer",
+    _is_like(names.RL_ITERATION_DURATION),
+    lambda spec: spec.name == names.RL_HEALTH_BOUND,
+    _is_like(names.RL_TRAIN_TOKENS, names.RL_GENERATOR_TOKENS),
+    _is_like(names.RL_POLICY_STALENESS),
+)

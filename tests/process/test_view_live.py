@@ -1,0 +1,179 @@
+"""The page while a run goes on, and when its server ends: nothing that one reads is taken away."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from otel_rl.run_id import run_id
+from tests.browser import Browser
+from tests.journals.small_run import LIVE, RANKS, Life, S, begin, start_ns, step
+from tests.ports import free_ports
+from tests.screenshots import served
+
+pytestmark = pytest.mark.process
+
+RUN = run_id(LIVE.experiment, LIVE.trial)
+BANNER = "document.querySelector('#connection')?.textContent ?? ''"
+DRAWN = "[...document.querySelectorAll('[data-panel]')].filter((one) => one.querySelector('svg'))"
+
+
+@dataclass
+class Run:
+    """A run that goes on, and a page of it."""
+
+    life: Life
+    url: str
+    browser: Browser
+    steps: int = 0
+
+    def grow(self, steps: int) -> None:
+        """Both trainers make some more steps."""
+        for number in range(self.steps, self.steps + steps):
+            batches = [one for rank in range(RANKS) for one in step(LIVE, rank, number)]
+            self.life.take(*batches, now_ns=start_ns(LIVE) + (number + 2) * S)
+        self.steps += steps
+
+    def open(self, page: str) -> Browser:
+        self.browser.open(f"{self.url}#/run/{RUN}/{page}", page.partition("/")[0])
+        self.browser.wait("document.querySelector('#live').textContent !== ''")
+        return self.browser
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[Life]:
+    life = Life(directory, clock_ns=time.time_ns)
+    life.take(*(begin(LIVE, rank) for rank in range(RANKS)), now_ns=start_ns(LIVE))
+    try:
+        yield life
+    finally:
+        life.journal.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def run(tmp_path: Path, browser: Browser) -> Iterator[Run]:
+    with running(tmp_path / "data") as life, served(tmp_path / "data") as url:
+        run = Run(life, url, browser)
+        run.grow(6)
+        yield run
+
+
+def test_drawn_charts_outlive_their_server_and_go_on_with_the_next(
+    tmp_path: Path, browser: Browser
+) -> None:
+    (port,) = free_ports(1)
+    data = tmp_path / "data"
+    with running(data) as life:
+        run = Run(life, f"http://127.0.0.1:{port}/", browser)
+        run.grow(6)
+        with served(data, port):
+            run.open("overview")
+            browser.wait(f"{DRAWN}.length > 3")
+            before = browser.get(f"{DRAWN}.map((one) => one.dataset.panel)")
+        browser.wait(f"{BANNER}.includes('otel-rl view')")
+        browser.do("scrollTo(0, document.body.scrollHeight)")
+        browser.do("scrollTo(0, 0)")
+        # What was drawn is there, and so is a page that was read before.
+        assert set(before) <= set(browser.get(f"{DRAWN}.map((one) => one.dataset.panel)"))
+        with served(data, port):
+            browser.wait(f"{BANNER} === ''")
+            run.grow(4)
+            browser.wait(f"{DRAWN}.some((one) => one.data[0].x.at(-1) >= 8)")
+            assert browser.get("document.querySelectorAll('.failure').length") == 0
+            assert set(before) <= set(browser.get(f"{DRAWN}.map((one) => one.dataset.panel)"))
+    assert browser.complaints() == []
+
+
+def test_a_lost_connection_is_told_and_not_taken_for_an_end(run: Run) -> None:
+    browser = run.open("overview")
+    browser.wait(f"{DRAWN}.length > 0")
+    browser.do(
+        "const before = window.fetch; window.fetch = () => Promise.reject(new TypeError('off'));"
+        "window.online = () => { window.fetch = before; }"
+    )
+    run.grow(1)  # the page asks, and nobody answers
+    browser.wait(f"{BANNER}.includes('No connection since')")
+    assert browser.get(f"{DRAWN}.length") > 0
+    browser.do("online()")
+    run.grow(1)
+    browser.wait(f"{BANNER} === ''")
+    assert browser.complaints() == []
+
+
+def test_of_an_ended_server_pages_stay_readable_that_nobody_had_opened(
+    tmp_path: Path, browser: Browser
+) -> None:
+    data = tmp_path / "data"
+    with running(data) as life:
+        with served(data) as url:
+            run = Run(life, url, browser)
+            run.grow(6)
+            run.open("overview")
+            browser.wait("otelRl.answers.size > 12")
+            names = "[...otelRl.answers.keys()].map((one) => one.split('/').at(-1))"
+            browser.wait(f"['workers', 'timeline'].every((one) => {names}.includes(one))")
+        browser.wait(f"{BANNER}.includes('ended')")
+        browser.press("2")
+        browser.wait("document.body.dataset.ready === 'timeline'")
+        browser.wait("document.querySelector('#timeline')?.data?.length > 0")
+    assert browser.complaints() == []
+
+
+def test_what_is_typed_selected_and_chosen_stays_during_a_live_run(run: Run) -> None:
+    browser = run.open("timeline")
+    browser.wait("document.querySelector('#timeline')?.data")
+    browser.do("document.querySelector('#step').focus(); window.kept = document.activeElement")
+    browser.press("1")
+    run.grow(2)
+    browser.wait("document.querySelector('#newer') !== null")
+    assert browser.get("document.activeElement === kept && kept.value") == "1"
+
+    browser = run.open("workers")
+    browser.do("document.querySelector('select').focus(); window.kept = document.activeElement")
+    run.grow(2)
+    browser.wait("document.querySelector('#heatmap').data[0].x.at(-1) >= 8")
+    assert browser.get("document.activeElement === kept && kept.isConnected")
+    assert browser.complaints() == []
+
+
+def test_samples_that_are_read_stay_and_newer_ones_are_counted(run: Run) -> None:
+    browser = run.open("rollouts")
+    rows = "[...document.querySelectorAll('#samples tbody tr')].map((one) => one.innerText)"
+    browser.wait(f"{rows}.length === 10")
+    browser.do(
+        "const cell = document.querySelector('#samples tbody td');"
+        "getSelection().selectAllChildren(cell);"
+    )
+    before, chosen = browser.get(rows), browser.get("getSelection().toString()")
+    run.grow(3)
+    browser.wait("document.querySelector('#newer')?.textContent === '6 newer, show'")
+    assert browser.get(rows) == before
+    assert browser.get("getSelection().toString()") == chosen
+    browser.do("document.querySelector('#newer').click()")
+    browser.wait(f"{rows}.length === 16")
+    assert browser.get("document.querySelector('#newer')") is None
+    assert browser.complaints() == []
+
+
+def test_controls_of_the_overview_are_made_once(run: Run) -> None:
+    browser = run.open("overview")
+    browser.wait(f"{DRAWN}.length > 0")
+    browser.do(
+        "window.kept = [...document.querySelectorAll('main button, main select, main input')];"
+        "document.querySelector('#log').focus(); document.querySelector('#log').click()"
+    )
+    run.grow(3)
+    browser.wait("document.querySelector('.fact b').textContent === '8'")
+    assert browser.get("kept.every((one) => one.isConnected)")
+    assert browser.get("document.activeElement.id") == "log"
+    assert browser.get("document.activeElement.ariaPressed") == "true"
+    assert browser.complaints() == []
