@@ -354,7 +354,7 @@ def least_slowdowns(history: RunHistory) -> Mapping[Kind, float]:
     shares = {
         place: _share(history, place, min(tracks), history.first)
         for place, tracks in work.items()
-        if not is_collective(place)
+        if tracks and not is_collective(place)
     }
     found = {}
     for place in sorted(shares, key=lambda place: shares[place]):
