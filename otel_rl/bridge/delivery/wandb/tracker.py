@@ -130,7 +130,7 @@ class WandbTracker:
         self._files = ProvenanceFiles(opened)
         if online:
             self._notes = Notes(self._account, run)
-            self._view = ProjectView(self._account, run.scratch or run.directory)
+            self._view = ProjectView(self._account)
         self._upload = Upload(run.run_id, start, stall_timeout_s=self._settings.stall_timeout_s)
         if not online:
             self._copy = OfflineCopy(
