@@ -113,7 +113,7 @@ def test_one_run_at_a_time_decides_about_the_view_by_a_private_note(
 ) -> None:
     state, is_held = tmp_path / "state", list[bool]()
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    upsert = server._upsert_view  # noqa: SLF001  # of the tests' own
+    upsert = server._upsert_view
 
     def look(variables: dict[str, str]) -> Mapping[str, object]:
         (note,) = (path for path in state.rglob("*") if path.is_file())

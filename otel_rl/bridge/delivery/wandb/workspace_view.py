@@ -199,7 +199,7 @@ def _note(account: Account, entity: str) -> Iterator[_Note]:
 def _note_path(account: Account, entity: str) -> Path:
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     # A digest: names may hold anything, and be too long for a file.
-    names = "\n".join([account.base_url, entity, account.project])
+    names = f"{account.base_url}\n{entity}\n{account.project}"
     digest = hashlib.sha256(names.encode(errors="replace")).hexdigest()
     return Path(state) / "otel_rl" / "dashboards" / digest[:32]
 
