@@ -85,7 +85,8 @@ class Notes:
         self._run_id = run.run_id
         self._pointer = pointer(run)
         self._file = writer_file(run, "notes")
-        self._sent = self._file.read_text() if self._file.exists() else ""
+        is_there = self._file.exists()
+        self._sent = self._file.read_text("utf-8", "replace") if is_there else ""
 
     def show(self, description: Description) -> None:
         """Send the notes unless they were sent before, or there are other ones."""
@@ -99,7 +100,7 @@ class Notes:
             return
         self._sent = notes
         with contextlib.suppress(OSError):  # on a full disk a person's empty notes may be filled
-            self._file.write_text(notes)
+            self._file.write_text(notes, "utf-8")
 
 
 def show_notes(run: "wandb.Run", description: Description, where: str) -> None:
@@ -110,7 +111,7 @@ def show_notes(run: "wandb.Run", description: Description, where: str) -> None:
 
 
 def _notes(notes: str, where: str) -> str:
-    return "\n\n".join(part for part in (notes, where) if part)
+    return storable_text("\n\n".join(part for part in (notes, where) if part))
 
 
 def show(run: "wandb.Run", description: Description) -> None:
