@@ -115,9 +115,7 @@ class Journals:
                 faults.append(str(exc))
         found.sort(key=lambda one: -one[0].run.changed_ns)
         # Of several journals with a run, the one that changed last.
-        self._journal_of = {
-            one.id: (directory, one.open) for one, directory in reversed(found)
-        }
+        self._journal_of = {one.id: (directory, one.open) for one, directory in reversed(found)}
         return [one for one, _ in found], faults
 
     def run(self, run: str) -> Found | None:

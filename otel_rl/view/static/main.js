@@ -59,13 +59,13 @@
       events.addEventListener("end", (event) => connection.set({ state: "ended", since: new Date(), again: JSON.parse(event.data).again }));
       events.onerror = async () => {
         if (events.readyState !== EventSource.CLOSED) { if (!isOver()) lost(); return; }
-        setTimeout(() => { changed(); open(); }, 10_000);
-        // The browser does not say whether a server refused.
+        // The browser does not say whether a server refused, and why.
         const stop = new AbortController();
-        const words = await fetch("/api/events", { credentials: "same-origin", signal: stop.signal }).then(async (answer) => (answer.ok ? null : (await answer.json()).error)).catch(() => null);
+        const words = await fetch("/api/events", { credentials: "same-origin", signal: stop.signal }).then(async (answer) => (answer.ok ? "" : (await answer.json()).error)).catch(() => null);
         stop.abort();
         if (words) connection.set({ state: "told", words });
-        else if (!isOver()) lost();
+        else if (words === null && !isOver()) lost();
+        setTimeout(() => { changed(); open(); }, words === "" ? 0 : 10_000);
       };
     };
     open();
