@@ -415,6 +415,7 @@ class WandbServer:
             "JoinedRunRows": self._joined_run_rows,
             "NotifyScriptableRunAlert": self._alert,
             "RunLineCount": self._resume_status,
+            "RunNotes": self._resume_status,
             "RunResumeStatus": self._resume_status,
             "RunSummary": self._resume_status,
             "RunStoppedStatus": self._stopped_status,

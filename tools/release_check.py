@@ -31,7 +31,20 @@ _EXTRAS = (
     *("", "bridge", "wandb", "dashboard", "view", "mlflow", "trackio", "tensorboard", "postgres"),
     *("archive", "mcp", "demo", "all"),
 )
-_NOT_IN_A_WHEEL = ("tests", "exams", "bench", "tools", "examples")
+
+# What each extra is for, beside the bridge that all of them bring.
+_TRACKERS = {name: name for name in ("wandb", "mlflow", "trackio", "tensorboard")}
+_COMMANDS = {
+    "view": ("report", "--output", "run.html"),
+    "demo": ("demo", "--steps", "2", "--colocated", "--tracker", "jsonl"),
+    "all": ("report", "--output", "run.html"),
+}
+_MODULES = {
+    "archive": "otel_rl.bridge.archive.file_writer, pyarrow.parquet",
+    "dashboard": "otel_rl.bridge.delivery.wandb, wandb_workspaces.workspaces",
+    "mcp": "otel_rl.mcp.server",
+    "postgres": "otel_rl.bridge.journal.postgres",
+}
 
 # As in docs/quickstart.md, which a test of the documentation runs too.
 _PROGRAM = """
@@ -141,9 +154,13 @@ def _check_contents(tools: Path, wheel: Path, source: Path) -> None:
     _run(tools / "twine", "check", "--strict", wheel, source)
     _run(tools / "check-wheel-contents", "--toplevel", "otel_rl", wheel)
     with zipfile.ZipFile(wheel) as packed:
-        names = packed.namelist()
-    strays = [name for name in names if set(Path(name).parts) & set(_NOT_IN_A_WHEEL)]
-    if strays:
+        names = {name for name in packed.namelist() if ".dist-info/" not in name}
+    committed = set(_run("git", "ls-files", "otel_rl").split())
+    pages = {f"otel_rl/{page}" for page in _run("git", "ls-files", "docs/*.md").split()}
+    pages = {page for page in pages if page.count("/") == 2}
+    if lacking := sorted((committed | pages) - names):
+        raise _Failed(f"the wheel lacks {', '.join(lacking[:5])}")
+    if strays := sorted(names - committed - pages):
         raise _Failed(f"the wheel has files that no user needs: {', '.join(strays[:5])}")
 
 
@@ -155,26 +172,40 @@ def _try(wheel: Path, extra: str, directory: Path) -> None:
     programs = _environment(directory, needed)
     run = directory / "run"
     run.mkdir()
-    _run(programs / "python", "-c", "import otel_rl; otel_rl.init", cwd=run)
+    _run(programs / "otel-rl", "--version", cwd=run)
+    _run(programs / "otel-rl", "help", "quickstart", cwd=run)
     if extra:
-        _run(programs / "otel-rl", "--version", cwd=run)
-        _run(programs / "otel-rl", "doctor", "--help", cwd=run)
         _try_training(programs, run)
+    if extra in _TRACKERS:
+        _train(programs, run, _TRACKERS[extra])
+    if extra in _COMMANDS:
+        _run(programs / "otel-rl", *_COMMANDS[extra], cwd=run)
+    if extra in _MODULES:
+        _run(programs / "python", "-c", f"import {_MODULES[extra]}", cwd=run)
     _show(f"  {len(list(_packages(programs)))} packages")
     shutil.rmtree(directory)
 
 
 def _try_training(programs: Path, run: Path) -> None:
-    """Run the quickstart's program below ``otel-rl run``, and look for its rows."""
-    program = run / "train.py"
-    program.write_text(_PROGRAM, encoding="utf-8")
-    command = [programs / "otel-rl", "run", "--tracker", "jsonl", "--"]
-    said = _run(*command, programs / "python", program, cwd=run)
+    """Run the quickstart's program below ``otel-rl run``, look for its rows, and read the run."""
+    said = _train(programs, run, "jsonl")
     files = [*run.rglob("*.jsonl")]
     rows = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
     steps = {row["step"] for row in rows if "trainer/loss" in row["values"]}
     if not {*range(1, 21)} <= steps:
         raise _Failed(f"the quickstart's program left the steps {sorted(steps, key=str)}:\n{said}")
+    for command in ("runs", "diagnose"):
+        if "release" not in (said := _run(programs / "otel-rl", command, "--json", cwd=run)):
+            raise _Failed(f"`otel-rl {command} --json` does not know the run:\n{said}")
+
+
+def _train(programs: Path, run: Path, tracker: str) -> str:
+    """Run the program into a tracker; a run of which something was lost is a failure."""
+    program = run / "train.py"
+    program.write_text(_PROGRAM, encoding="utf-8")
+    options = ["--tracker", tracker, "--fail-on-loss"]
+    command = [programs / "otel-rl", "run", *options, "--", programs / "python", program]
+    return _run(*command, cwd=run, WANDB_MODE="offline", OTEL_RL_EXIT_TIMEOUT="60")
 
 
 def _packages(programs: Path) -> Iterator[str]:

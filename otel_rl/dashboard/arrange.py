@@ -57,20 +57,22 @@ def arrange(keys: Iterable[KeySpec]) -> Sequence[Section]:
     """Return the sections with at least one panel, in order.
 
     Series of single workers and texts have no panel, of otel_rl's own counters only those of basic
-    detail.
+    detail. Without any key of steps all are drawn over time.
 
     Args:
         keys: That the tracker has. Of a value with two names the first is taken.
     """
     groups: dict[tuple[object, ...], list[KeySpec]] = {}
     once: dict[tuple[object, ...], KeySpec] = {}
+    has_steps = False
     for spec in keys:
         once.setdefault(_identity(spec), spec)
+        has_steps |= spec.axis == "step"
     for spec in sorted(filter(_is_shown, once.values()), key=_order):
         groups.setdefault(_panel_of(spec), []).append(spec)
     panels: dict[str, list[Panel]] = {title: [] for title in SECTIONS}
     for specs in groups.values():
-        panels[_section(specs[0])].append(_panel(specs))
+        panels[_section(specs[0])].append(_panel(specs, has_steps=has_steps))
     return [Section(title, tuple(found)) for title, found in panels.items() if found]
 
 
@@ -158,7 +160,7 @@ def _panel_of(spec: KeySpec) -> tuple[object, ...]:
     return (*common, spec.role, spec.attributes)
 
 
-def _panel(specs: Sequence[KeySpec]) -> Panel:
+def _panel(specs: Sequence[KeySpec], *, has_steps: bool) -> Panel:
     first, rule, unit = specs[0], _rule(specs[0]), unit_words(specs[0].unit)
     words = [rule.title or _words(first)]
     if rule.join is not Join.METRIC:
@@ -172,7 +174,7 @@ def _panel(specs: Sequence[KeySpec]) -> Panel:
     return Panel(
         f"{title} ({unit})" if unit else title,
         tuple(spec.key for spec in specs),
-        "time" if is_over_time(first) else "step",
+        "step" if has_steps and not is_over_time(first) else "time",
         unit,
         rule.is_stacked,
     )

@@ -97,6 +97,7 @@ class Journals:
         self._shared: Journal | None = None if place.url is None else place.open()
         # By the size of their columns.
         self._data: Kept[tuple[str, int], RunData] = Kept(bound or MemoryBound(_MAX_MEMORY_BYTES))
+        self._journal_of: dict[str, tuple[Path | None, Open]] = {}
 
     def close(self) -> None:
         """Close the shared database."""
@@ -105,23 +106,25 @@ class Journals:
 
     def runs(self) -> tuple[Sequence[Found], Sequence[str]]:
         """Return every run, the most recently active first, and why journals cannot be read."""
-        found: list[Found] = []
+        found: list[tuple[Found, Path | None]] = []
         faults: list[str] = []
         for directory, open_ in self._openers():
             try:
-                with open_() as connection:
-                    runs = read_runs(connection, directory)
+                found += [(one, directory) for one in _runs_of(directory, open_)]
             except JournalError as exc:
                 faults.append(str(exc))
-                continue
-            # A run with two trackers is there twice.
-            once = {run_id(run.key.experiment, run.key.trial): run for run in runs}
-            found += [Found(run, of, open_) for run, of in once.items()]
-        found.sort(key=lambda one: -one.run.changed_ns)
-        return found, faults
+        found.sort(key=lambda one: -one[0].run.changed_ns)
+        # Of several journals with a run, the one that changed last.
+        self._journal_of = {one.id: (directory, one.open) for one, directory in reversed(found)}
+        return [one for one, _ in found], faults
 
     def run(self, run: str) -> Found | None:
-        """Return the run of an id; of several journals, from the one that changed last."""
+        """Return the run of an id: from the journal that had it before, or else from any."""
+        if run in self._journal_of:
+            with contextlib.suppress(JournalError):  # it is among the faults of ``runs``
+                for one in _runs_of(*self._journal_of[run]):
+                    if one.id == run:
+                        return one
         return next((one for one in self.runs()[0] if one.id == run), None)
 
     def named(self, wanted: str | None, *, sees: Sees = lambda _run: True) -> Found:
@@ -181,6 +184,14 @@ class Journals:
             return
         for directory in journals_below(self._place.directory):
             yield directory, partial(looking, directory)
+
+
+def _runs_of(directory: Path | None, open_: Open) -> Sequence[Found]:
+    """Return the runs of one journal; one with two trackers is there once."""
+    with open_() as connection:
+        runs = read_runs(connection, directory)
+    once = {run_id(run.key.experiment, run.key.trial): run for run in runs}
+    return [Found(run, of, open_) for run, of in once.items()]
 
 
 def _read_on(found: Found, data: RunData, budget_s: float) -> float:

@@ -13,6 +13,7 @@ from tests.wandb_server import WandbServer
 def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for variable in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(variable)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
 
 

@@ -150,6 +150,25 @@ def test_of_ten_thousand_steps_a_few_have_a_table_of_their_own() -> None:
     assert all("diagnosis/ranked" in row.tables for row in logged)
 
 
+def test_steps_that_come_late_or_after_a_reopening_have_no_second_table_of_their_octave(
+    tmp_path: Path,
+) -> None:
+    path, table = tmp_path / "x.samples", rows(0, 1)[0].tables
+
+    def own(start: int, steps: list[int], attempt: int = 1) -> list[int]:
+        tables = growing(_Run(), path, start, [0.0])
+        given = [
+            Row(start + n, step, NOON_NS, tables=table, attempt=attempt)
+            for n, step in enumerate(steps)
+        ]
+        return [row.step for row in map(tables.add, given) if "reward/rollouts" in row.tables]
+
+    assert own(0, [127, 128, 127, 129, 126]) == [127, 128]
+    assert own(5, [130, 100, 256]) == [256]
+    assert own(8, [130, 100], attempt=2) == [130, 100]
+    assert own(10, [131, 101, 64], attempt=2) == []
+
+
 def test_a_run_of_a_day_shows_its_samples_some_thirty_times() -> None:
     shown, now_s = list[str](), [0.0]
     tables = GrowingTables(lambda key, _: shown.append(key), None, 0, lambda: now_s[0])

@@ -1,7 +1,9 @@
 """A W&B project gets an arranged view with its first row, and a person's view is never touched."""
 
+import fcntl
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,9 @@ RANKED = KeySpec("diagnosis/ranked", statistic="table")
 
 
 def session(directory: Path, trial: str, *keys: Sequence[KeySpec]) -> None:
-    """A run whose rows bring these keys, one after the other."""
+    """A run in a directory of its own, whose rows bring these keys, one after the other."""
+    directory = directory / trial
+    directory.mkdir()
     key = ExperimentKey("grpo", trial)
     run = RunInfo(key, run_id(*key), directory, (("transmit_interval_s", "1"),))
     with WriterProcess("wandb") as writer:
@@ -82,3 +86,45 @@ def test_what_a_person_has_made_of_it_stays(
         view["spec"] = view["spec"].replace("Learning", "My charts")
     session(tmp_path, "two", [LOSS, REWARD])
     assert not server.views if is_deleted else list(shown(server)) == ["My charts"]
+
+
+def test_another_project_of_the_user_has_a_view_of_its_own(
+    tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session(tmp_path, "one", [LOSS])
+    server.views.clear()
+    monkeypatch.setenv("WANDB_PROJECT", "other")
+    session(tmp_path, "two", [LOSS])
+    assert shown(server) == {"Learning": ["loss"]}
+
+
+def test_without_a_place_for_a_note_a_view_is_only_made_where_none_is(
+    tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", os.devnull)
+    session(tmp_path, "one", [LOSS])
+    assert shown(server) == {"Learning": ["loss"]}
+    session(tmp_path, "two", [LOSS, REWARD])
+    assert shown(server) == {"Learning": ["loss"]}
+
+
+def test_one_run_at_a_time_decides_about_the_view_by_a_private_note(
+    tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, is_held = tmp_path / "state", list[bool]()
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    upsert = server._upsert_view
+
+    def look(variables: dict[str, str]) -> Mapping[str, object]:
+        (note,) = (path for path in state.rglob("*") if path.is_file())
+        with note.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                is_held.append(True)
+        return upsert(variables)
+
+    monkeypatch.setattr(server, "_upsert_view", look)
+    session(tmp_path, "one", [LOSS])
+    assert is_held == [True]
+    assert {path.stat().st_mode & 0o077 for path in state.rglob("*")} == {0}

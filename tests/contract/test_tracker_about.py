@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.delivery.selection import KeyNames, KeySelection
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.errors import TrackerRejected
-from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row, Table
+from otel_rl.records import Description, ExperimentKey, ExperimentStatus, KeySpec, Row, Table
 from otel_rl.run_id import run_id
-from tests.trackers.places import trackio_query
+from otel_rl.semconv.spec import Tier
+from tests.trackers.places import trackio_logs, trackio_query
 from tests.wandb_offline import read_offline_run, run_directories
 from tests.wandb_server import Run, WandbServer
 
@@ -123,6 +125,27 @@ def test_a_run_at_the_server_has_them_once_however_often_its_writer_dies(
         ["a", "b", "c"],
         "train",
     )
+
+
+def test_trackio_reads_back_what_a_program_logs_under_a_name_of_trackio_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+    reserved = ("project", "run", "timestamp", "step", "time", "metrics")
+    keys = [KeySpec(f"trainer/{key}", key, "trainer", own_name=key) for key in reserved]
+    selection = KeySelection(
+        Tier.BASIC, KeyNames.FRAMEWORK, per_worker=False, keys=lambda: [*keys, KeySpec("time")]
+    )
+    values = {spec.key: 0.5 for spec in keys} | {"time": 0.25}
+    run = info(tmp_path)
+    with WriterProcess("trackio") as writer:
+        writer.open(run)
+        writer.write(selection.rows([Row(0, 3, NOON_NS, values)]))
+        writer.close(exit_code=0)
+    found = trackio_logs(tmp_path, run.run_id)
+    assert [line["step"] for line in found] == [3]
+    assert {key: found[0].get(f"trainer/{key}") for key in reserved} == dict.fromkeys(reserved, 0.5)
+    assert found[0]["time/otel_rl"] == 0.25
 
 
 @pytest.mark.slow

@@ -734,7 +734,7 @@ def test_nothing_of_the_callers_environment_is_needed(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.status == 0, done.err
     (row,) = reported_rows(tmp_path, "e")
-    assert (row.step, row.reported) == (3, {"trainer/loss": 1.0})
+    assert (row.step, row.reported) == (3, {"loss": 1.0})
     assert math.isclose(row.time_ns / 1e9, path.stat().st_mtime, abs_tol=60)
 
 

@@ -1,23 +1,26 @@
 """The page while a run goes on, and when its server ends: nothing that one reads is taken away."""
 
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from tests.browser import Browser
 from tests.journals.small_run import LIVE, RANKS, Life, S, begin, start_ns, step
 from tests.ports import free_ports
 from tests.screenshots import served
+from tests.view_runs import LookedAt, write_run
 
 pytestmark = pytest.mark.process
 
 RUN = run_id(LIVE.experiment, LIVE.trial)
-BANNER = "document.querySelector('#connection')?.textContent ?? ''"
+BANNER = "(document.querySelector('#connection')?.textContent ?? '')"
 DRAWN = "[...document.querySelectorAll('[data-panel]')].filter((one) => one.querySelector('svg'))"
 
 
@@ -106,6 +109,72 @@ def test_a_lost_connection_is_told_and_not_taken_for_an_end(run: Run) -> None:
     browser.do("online()")
     run.grow(1)
     browser.wait(f"{BANNER} === ''")
+    assert browser.complaints() == []
+
+
+def test_the_page_that_is_one_too_many_says_so_and_goes_on(run: Run) -> None:
+    browser = run.browser
+    host, port = run.url.removeprefix("http://").rstrip("/").split(":")
+    with ExitStack() as others:
+        for _ in range(16):
+            other = others.enter_context(socket.create_connection((host, int(port)), 60))
+            other.sendall(f"GET /api/events HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+            assert b" 200 " in other.recv(100)
+        browser.open(f"{run.url}#/run/{RUN}/overview", "overview")
+        browser.wait(f"{BANNER} === 'Too many pages are open; this one asks now and then.'")
+        run.grow(3)
+        browser.wait("document.querySelector('.fact b').textContent === '8'")
+        assert browser.get(BANNER).startswith("Too many pages")
+    browser.wait(f"{BANNER} === ''")
+    browser.wait("document.querySelector('#live').textContent === 'live'")
+    assert browser.complaints() == []
+
+
+def test_compared_runs_are_asked_in_rounds_and_ended_ones_once(
+    tmp_path: Path, browser: Browser
+) -> None:
+    ended = run_id("ended", "1")
+    write_run(tmp_path / "data" / "a", LookedAt(ExperimentKey("ended", "1"), workers=1))
+    with running(tmp_path / "data" / "b") as life, served(tmp_path / "data") as url:
+        run = Run(life, url, browser)
+        run.grow(6)
+        column = "trainer%2Freward%2Fmean"
+        browser.open(f"{url}#/?runs={RUN}.{ended}&grid=1&columns={column}", "runs")
+        grid = "[...document.querySelectorAll('[data-grid]')]"
+        browser.wait(f"{grid}.length > 1 && {grid}.slice(0, 2).every((one) => one.data)")
+        cells = "[...document.querySelectorAll('.further')].map((one) => one.textContent)"
+        browser.wait(f"{cells}.length === 2 && {cells}.some((one) => /[0-9]/.test(one))")
+        browser.do(
+            "const before = window.fetch; window.asked = []; window.open = {}; window.most = 0;"
+            "window.fetch = async (url, ...more) => {"
+            "  asked.push(url); open[url] = (open[url] ?? 0) + 1; most = Math.max(most, open[url]);"
+            "  try { return await before(url, ...more); } finally { open[url] -= 1; } }"
+        )
+        for _ in range(3):
+            steps = run.steps + 2
+            run.grow(2)
+            browser.wait(f"{grid}[0].data.some((one) => one.x.at(-1) >= {steps - 1})")
+        asked = browser.get("asked")
+        assert [one for one in asked if f"{ended}/" in one] == []
+        # The chart above, the one of the grid, and the column.
+        assert browser.get("most") <= 3
+    assert browser.complaints() == []
+
+
+def test_charts_of_full_detail_are_read_as_they_are_shown(run: Run) -> None:
+    browser = run.browser
+    browser.open(f"{run.url}#/run/{RUN}/overview?detail=full", "overview")
+    panels = (
+        "[...new Set([...otelRl.answers.keys()].filter((one) => one.includes('/panel?')))]"
+        ".map((one) => one.includes('detail=full'))"
+    )
+    charts = "otelRl.answers.get(`runs/${id}/overview?detail=full`)"
+    browser.wait(
+        f"(() => {{ const id = '{RUN}'; const found = {charts};"
+        f"  return found && {panels}.length >= "
+        "found.sections.reduce((sum, one) => sum + one.panels.length, 0); })()"
+    )
+    assert browser.get(f"{panels}.every(Boolean)")
     assert browser.complaints() == []
 
 

@@ -1,5 +1,7 @@
 """Charts of three hundred keys as a workspace: found, arranged, compared, and sent as a link."""
 
+import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +88,68 @@ def test_charts_are_found_by_a_regular_expression_that_the_address_keeps(browser
     assert browser.get("document.querySelector('#search').value") == "^(actor|env)/a[vw]"
 
 
+def test_a_joined_chart_is_found_by_each_of_its_keys(browser: Browser) -> None:
+    browser.do("document.querySelector('#search').focus()")
+    browser.press("layers/17/")
+    browser.wait(f"{DRAWN}.length === 1 && {PANELS}[0].data.length === 28")
+
+
+def drawn_expression(of: random.Random, depth: int = 3) -> str:
+    """Return an expression that a browser reads, too."""
+    if depth == 0 or of.random() < 0.2:
+        return of.choice(["a", "b", "A", ".", r"\w", r"\d", r"\.", "[ab]", "[^a/]", r"\b", "/"])
+    kind = of.randrange(4)
+    one, other = (drawn_expression(of, depth - 1) for _ in range(2))
+    if kind == 0:
+        return f"{one}{other}"
+    if kind == 1:
+        return f"({one}|{other})"
+    if kind == 2:
+        return f"(?:{one}){of.choice(['*', '+', '?', '*?', '{2}', '{1,}', '{0,2}'])}"
+    return of.choice([f"^{one}", f"{one}$", f"({one}){other}"])
+
+
+def test_an_expression_finds_what_that_of_the_browser_finds(browser: Browser) -> None:
+    of = random.Random(7)
+    texts = ["", *("".join(of.choices("abB1/._", k=of.randrange(1, 7))) for _ in range(40))]
+    expressions = [drawn_expression(of) for _ in range(400)]
+    wrong, as_text, hits = browser.get(
+        f"""(() => {{
+          let [wrong, asText, hits] = [[], 0, 0];
+          for (const one of {json.dumps(expressions)}) {{
+            const [ours, theirs] = [otelRl.matcher(one), new RegExp(one, 'i')];
+            if (ours.isText) {{ asText += 1; continue; }}
+            for (const text of {json.dumps(texts)}) {{
+              if (ours.test(text) !== theirs.test(text)) wrong.push([one, text]);
+              hits += theirs.test(text);
+            }}
+          }}
+          return [wrong, asText, hits];
+        }})()"""
+    )
+    assert wrong == []
+    assert as_text == 0
+    assert 1_000 < hits < 15_000
+
+
+@pytest.mark.parametrize(
+    "text", [r"(\w+)+:", "(a|a)*:", "((a*)*)*:", "(a?){90}:", ".*.*.*.*.*:", "(a|a)" * 60 + ":"]
+)
+def test_an_expression_that_would_take_years_ends(browser: Browser, text: str) -> None:
+    of = f"otelRl.matcher({json.dumps(text)})"
+    assert browser.get(f"{of}.test('a'.repeat(200))") is False
+    assert browser.get(f"{of}.test('a'.repeat(90) + ':')") is not browser.get(f"{of}.isText")
+
+
+def test_what_is_no_expression_is_looked_for_as_text_and_said_so(browser: Browser) -> None:
+    told = "document.querySelector('.tools').innerText.includes('looked for as text')"
+    assert not browser.get(told)
+    browser.do("document.querySelector('#search').focus()")
+    browser.press("(?=a)")
+    browser.wait(f"{told} && {PANELS}.length === 0")
+    assert browser.get("otelRl.matcher('(?=A)').test('x(?=a)y')")
+
+
 def test_a_star_brings_a_chart_to_the_first_row(browser: Browser) -> None:
     first = "[...document.querySelectorAll('#first h3')].map((one) => one.textContent)"
     before = browser.get(first)
@@ -142,6 +206,24 @@ def test_x_can_be_tokens(browser: Browser) -> None:
     )
     xs = f"{PANELS}[0].data[0].x"
     browser.wait(f"{xs}.at(-1) < 60 && {xs}.every((x, n) => n === 0 || x >= {xs}[n - 1])")
+
+
+def test_a_chart_waits_for_the_values_of_its_new_x(browser: Browser) -> None:
+    title = f"{PANELS}[0].layout.xaxis"
+    browser.do(
+        "const before = window.fetch; window.held = [];"
+        "window.fetch = (url, ...more) => !url.includes('x=time') ? before(url, ...more)"
+        "  : new Promise((then) => { held.push(then); }).then(() => before(url, ...more))"
+    )
+    browser.do(
+        "const x = document.querySelector('.tools select'); x.value = 'time';"
+        "x.dispatchEvent(new Event('change'))"
+    )
+    browser.wait("held.length > 0")
+    assert browser.get(f"{title}.title.text") == "step"
+    browser.do("for (const go of held) go()")
+    browser.wait(f"{title}.type === 'date' && {PANELS}[0].data[0].x[0] instanceof Date")
+    browser.do("location.reload()")
 
 
 def test_back_leads_to_the_place_one_came_from(browser: Browser) -> None:

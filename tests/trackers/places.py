@@ -28,6 +28,7 @@ __all__ = [
     "read_mlflow",
     "read_tensorboard",
     "read_trackio",
+    "trackio_logs",
     "trackio_query",
 ]
 
@@ -168,6 +169,26 @@ def trackio_query(
         return found
 
     return remote if isinstance(place, TrackioServer) else local
+
+
+_LOGS = """
+import json, sys
+from trackio.sqlite_storage import SQLiteStorage
+print(json.dumps(SQLiteStorage.get_logs("otel_rl", run_id=sys.argv[1])))
+"""
+
+
+def trackio_logs(directory: Path, run_id: str) -> Sequence[Mapping[str, Any]]:
+    """The rows of a run in the database in a directory, as Trackio's own reader shows them."""
+    printed = subprocess.run(
+        [sys.executable, "-c", _LOGS, run_id],
+        env={**os.environ, "TRACKIO_DIR": str(directory)},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    found: list[dict[str, Any]] = json.loads(printed.splitlines()[-1])
+    return found
 
 
 def read_tensorboard(run: RunInfo) -> list[Row]:

@@ -29,13 +29,16 @@ MAX_KEYS: Final = 100_000
 
 _DEVICES: Final = (f"{GPUS}/", f"{HOSTS}/")
 
-_RESERVED: Final = frozenset({"step", "hours", "attempt", "policy_version"})
-"""Keys of a tracker's axes."""
+_RESERVED: Final = frozenset(
+    {"step", "hours", "attempt", "policy_version"}
+    | {"project", "run", "timestamp", "time", "metrics"}  # Trackio's
+)
+"""Keys of a tracker's axes and columns. For all trackers, so that names agree."""
 
 _RESERVED_PREFIXES: Final = ("_", "otel_rl/", *_DEVICES, "diagnosis/", "step/attempt_")
 
 _OTHER: Final = "/otel_rl"
-"""Ends a key whose name is already that of a framework's metric."""
+"""Ends a key whose name is a tracker's own, or already that of a framework's metric."""
 
 _MINUTE_NS: Final = 60_000_000_000
 
@@ -222,6 +225,7 @@ class KeySelection:
             if spec.key not in self._sent:
                 sent = tuple(self._named(spec))
                 self._taken.update(name for name, _ in sent)
+                self._is_all &= sent == ((spec.key, 1.0),)
                 self._sent[spec.key] = sent if self._is_selected(spec) else ()
                 self._note_device(spec.key)
                 self._look_for_room(spec, [name for name, _ in self._sent[spec.key]])
@@ -262,7 +266,10 @@ class KeySelection:
         if has_own:
             yield own, spec.own_scale
         if not has_own or (self._names is KeyNames.BOTH and own != spec.key):
-            yield (f"{spec.key}{_OTHER}" if spec.key in self._taken else spec.key), 1.0
+            name = spec.key
+            while name in self._taken or name in _RESERVED:
+                name += _OTHER
+            yield name, 1.0
 
     def _is_free(self, own: str) -> bool:
         return (

@@ -259,20 +259,22 @@ def _remove_piece(connection: Connection, *, run: str) -> bool:
         return False
     left = _PIECE_BYTES
     for table in _LARGE:
-        numbers: list[tuple[str, int]] = []
+        count = 0
         cursor = connection.execute(
-            f"SELECT number, bytes FROM {table} WHERE run_id = ? LIMIT ?",  # noqa: S608  # ours
+            f"SELECT bytes FROM {table} WHERE run_id = ? LIMIT ?",  # noqa: S608  # ours
             (run, 1 + left // _LEAST_BYTES),
         )
-        for number, size in cursor:
-            numbers.append((run, number))
+        for (size,) in cursor:
+            count += 1
             left -= max(size, _LEAST_BYTES)
             if left <= 0:
                 break
         cursor.close()
-        connection.executemany(
-            f"DELETE FROM {table} WHERE run_id = ? AND number = ?",  # noqa: S608  # ours
-            numbers,
+        # One statement, because what a run takes is counted once for each.
+        connection.execute(
+            f"DELETE FROM {table} WHERE run_id = ? AND number IN"  # noqa: S608  # ours
+            f" (SELECT number FROM {table} WHERE run_id = ? LIMIT ?)",
+            (run, run, count),
         )
         if left <= 0:
             return True

@@ -32,7 +32,7 @@ CREATE TABLE meta (
   format   BIGINT NOT NULL,
   version  TEXT NOT NULL,
   identity TEXT NOT NULL,
-  made_ns  BIGINT NOT NULL
+  since_ns BIGINT NOT NULL
 );
 CREATE TABLE runs (
   number     {number},
@@ -236,7 +236,7 @@ class Dialect:
         ]
 
 
-META_COLUMNS = frozenset({"format", "version", "identity", "made_ns"})
+META_COLUMNS = frozenset({"format", "version", "identity", "since_ns"})
 """Columns of the table ``meta``: its format, the version of otel_rl that wrote it last, its
 identity, and when it was made."""
 

@@ -343,7 +343,8 @@ class NewFindings(Stored):
         """Add a finding, unless it tells what the last one has told."""
         if not finding.causes and self.last_subject is None:
             return
-        is_same = finding.subject == self.last_subject
+        begins_again = self.has_ended and not finding.has_ended
+        is_same = finding.subject == self.last_subject and not begins_again
         if is_same and not self._is_update(finding):
             return
         self.last_subject, self.last_words = finding.subject, finding.words

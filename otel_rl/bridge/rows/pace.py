@@ -1,6 +1,7 @@
 """The best pace of a run, against which goodput and efficiency are told."""
 
-from math import fsum
+from math import fsum, sqrt
+from statistics import median
 from typing import Final
 
 from msgspec import field
@@ -11,46 +12,63 @@ __all__ = ["Pace"]
 
 _FEWEST: Final = 20
 _MOST_WINDOWS: Final = 64
+_QUARTILE: Final = 0.674
+"""Of a normal distribution, in standard deviations below its mean."""
 
 
 class Pace(Stored):
     """Time of one kind of work, beside what it would be at the best pace of the run.
 
-    That is of the fastest window. Windows are of some times, and of more in a longer run, so that a
-    few of next to nothing at the start are no pace for it.
+    That is the pace of the fastest quarter of its windows: a few times of next to nothing, as at a
+    start, are no pace. Lengths that only scatter have faster windows, too; what is fast by chance
+    is taken off, so that a run that stays as it is has lost nothing.
 
     Attributes:
-        size: Number of times in a window.
+        size: Number of times in a window; windows of a longer run are longer.
         windows: Seconds of each full window, in order.
+        squares: Sum of the squares of the times in each of them.
         open_s: Seconds since the last full one.
+        open_square: Sum of their squares.
         open_count: Number of times since.
     """
 
     size: Count = _FEWEST
     windows: list[float] = field(default_factory=list)
+    squares: list[float] = field(default_factory=list)
     open_s: float = 0.0
+    open_square: float = 0.0
     open_count: Count = 0
 
     def __post_init__(self) -> None:
-        check_durations((*self.windows, self.open_s))
+        check_durations((*self.windows, *self.squares, self.open_s, self.open_square))
+        if len(self.windows) != len(self.squares):
+            raise ValueError("each window has its squares")
 
     def add(self, seconds: float) -> None:
         """Add one time of the work."""
         self.open_s += seconds
+        self.open_square += seconds * seconds
         self.open_count += 1
         if self.open_count < self.size:
             return
         self.windows.append(self.open_s)
-        self.open_s, self.open_count = 0.0, 0
+        self.squares.append(self.open_square)
+        self.open_s, self.open_square, self.open_count = 0.0, 0.0, 0
         if len(self.windows) == _MOST_WINDOWS:
-            pairs = zip(self.windows[::2], self.windows[1::2], strict=True)
-            self.windows = [first + second for first, second in pairs]
+            self.windows, self.squares = _by_pairs(self.windows), _by_pairs(self.squares)
             self.size *= 2
 
     @property
     def best_s(self) -> float | None:
-        """Return the mean time in the fastest window; None before the first."""
-        return min(self.windows) / self.size if self.windows else None
+        """Return the mean time at the best pace; None before the first window is full."""
+        if not self.windows:
+            return None
+        fast_s = sorted(self.windows)[len(self.windows) // 4] / self.size
+        scatter = median(
+            max(0.0, square - window * window / self.size) / (self.size - 1)
+            for window, square in zip(self.windows, self.squares, strict=True)
+        )
+        return fast_s + _QUARTILE * sqrt(scatter / self.size)
 
     @property
     def lost_s(self) -> float:
@@ -60,3 +78,7 @@ class Pace(Stored):
             return 0.0
         count = self.size * len(self.windows) + self.open_count
         return max(0.0, fsum((*self.windows, self.open_s)) - best_s * count)
+
+
+def _by_pairs(values: list[float]) -> list[float]:
+    return [first + second for first, second in zip(values[::2], values[1::2], strict=True)]

@@ -191,10 +191,12 @@ class SpanWindow(Stored, dict=True):
         recent: The spans.
         missing: Steps that have spans.
         gaps: Steps without spans, as of the last explanation.
+        newest_step: Step that was explained last; None before the first.
     """
 
     recent: RecentSpans = field(default_factory=RecentSpans)
     missing: MissingSpans = field(default_factory=MissingSpans)
+    newest_step: Int64 | None = None
     # Arrival of the last root of a rank, for each step to be explained.
     _waiting: dict[tuple[str, Int64], Int64] = field(default_factory=dict)
     # End of each explained step, so that a late rank does not have it explained again, while a
@@ -212,11 +214,6 @@ class SpanWindow(Stored, dict=True):
     def is_open(self) -> bool:
         """Return whether a step waits to be explained."""
         return bool(self._waiting)
-
-    @property
-    def newest_step(self) -> int | None:
-        """Return the step that was explained last; None before the first."""
-        return next(reversed(self._explained))[1] if self._explained else None
 
     @property
     def crowded_role(self) -> str:
@@ -329,6 +326,8 @@ class SpanWindow(Stored, dict=True):
             if not everything and (one is None or len(explained) >= _STEPS_AT_A_TIME):
                 is_over = False
                 break
+        if explained:
+            self.newest_step = explained[-1].step
         done = [(explaining.role, one.step) for one in explained]
         for step in [*explaining.over_ns] if is_over else done:
             self._waiting.pop(step, None)

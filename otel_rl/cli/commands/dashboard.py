@@ -69,7 +69,7 @@ def _command(arguments: argparse.Namespace) -> int:
         _print(sections)
         return status
     try:
-        url = save_view(account, keys, settings.data, is_forced=arguments.force)
+        url = save_view(account, keys, is_forced=arguments.force)
     except ModuleNotFoundError as exc:
         library = (exc.name or "").partition(".")[0]
         raise MissingExtra("Saving a W&B workspace", library, "dashboard") from exc

@@ -165,6 +165,8 @@ class _Table:
             watch = self._watches.setdefault((run.directory, run.id), RunWatch(records))
             with suppress(JournalError), run.open() as connection:  # it was removed meanwhile
                 listed.append(_Listed(run, watch.look(connection, run.overview)))
+        for gone in self._watches.keys() - {(run.directory, run.id) for run in found}:
+            del self._watches[gone]
         return listed
 
     def screen(self, columns: int | None, *, is_watched: bool) -> Screen:
@@ -288,8 +290,8 @@ def _table_of_runs(
     """Return the header, and the lines of each run."""
     without = {*_STILL, "LINK"} if is_watched else {"LINK"}
     rows = [
-        {title: text for title, text in _cells(one).items() if title not in without}
-        for one in listed
+        {title: text for title, text in cells.items() if title not in without}
+        for cells in (_cells(one, with_files=not is_watched) for one in listed)
     ]
     head, *lines = _grid(rows, columns)
     if is_watched:
@@ -307,10 +309,9 @@ def _table_of_runs(
     return found
 
 
-def _cells(one: _Listed) -> Mapping[str, str]:
+def _cells(one: _Listed, *, with_files: bool) -> Mapping[str, str]:
     now, ratio = one.now, _goodput(one.now)
-    sizes = [size for of in one.run.overviews if (size := _size(of.location)) is not None]
-    return {
+    cells = {
         "RUN": str(one.run.key),
         "ID": one.run.id,
         "STATE": now.state,
@@ -323,8 +324,11 @@ def _cells(one: _Listed) -> Mapping[str, str]:
         "AGE": _duration(now.age_s),
         "ACTIVE": _duration(now.idle_s),
         "JOURNAL": _bytes(_journal_bytes(one.run.overview)),
-        "FILES": _bytes(sum(sizes)) if sizes else "-",
     }
+    if with_files:  # looks at every file of a tracker's directory
+        sizes = [size for of in one.run.overviews if (size := _size(of.location)) is not None]
+        cells["FILES"] = _bytes(sum(sizes)) if sizes else "-"
+    return cells
 
 
 def _worker_cells(worker: WorkerLine) -> Mapping[str, str]:

@@ -19,7 +19,7 @@ from otel_rl.records import ExperimentStatus, KeySpec
 from otel_rl.semconv.spec import Tier
 from otel_rl.view.downsample import downsample
 from otel_rl.view.journals import Found, Journals
-from otel_rl.view.parts.workspace import amounts, first_row, workspace
+from otel_rl.view.parts.workspace import MOST_LINES, amounts, first_row, workspace
 from otel_rl.view.run_data import RunData, Series
 from otel_rl.view.text import label, line_names, passage
 
@@ -236,7 +236,7 @@ class Catalogue:
                     "title": label(panel.title),
                     "unit": label(panel.unit),
                     "stacked": panel.is_stacked,
-                    "keys": [label(key) for key in panel.keys[:3]],
+                    "keys": [label(key) for key in panel.keys[:MOST_LINES]],
                 }
                 for panel in section.panels
                 if any(key in data.series for key in panel.keys)
@@ -249,7 +249,10 @@ class Catalogue:
 
 
 def _panel_id(section: Section, panel: Panel) -> str:
-    return blake2s(f"{section.title}\n{panel.keys[0]}".encode(), digest_size=8).hexdigest()
+    # Which key of a joined chart is the first, changes while keys arrive.
+    is_joined = len(panel.keys) > 1 and "*" in panel.title
+    name = f"{panel.title}\n{panel.unit}" if is_joined else panel.keys[0]
+    return blake2s(f"{section.title}\n{name}".encode(), digest_size=8).hexdigest()
 
 
 def panel_lines(

@@ -15,7 +15,10 @@ from otel_rl.dashboard.sections import OWN
 from otel_rl.records import KeySpec
 from otel_rl.semconv import names
 
-__all__ = ["amounts", "first_row", "workspace"]
+__all__ = ["MOST_LINES", "amounts", "first_row", "workspace"]
+
+MOST_LINES: Final = 60
+"""Keys that differ by a number, in one chart."""
 
 _NUMBER: Final = re.compile(r"\d+")
 _EVALUATION: Final = re.compile(r"(^|[/_])(eval|evaluation|val|valid|validation|test)([-_/]|$)")
@@ -96,7 +99,10 @@ def _own_name(spec: KeySpec) -> str:
 
 
 def _joined(panels: Sequence[Panel], specs: Mapping[str, KeySpec]) -> list[Panel]:
-    """Return the charts; those whose names differ by one number are one, at the first's place."""
+    """Return the charts; those whose names differ by one number are one, at the first's place.
+
+    Of more than ``MOST_LINES`` keys there are further charts, which are numbered.
+    """
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for place, panel in enumerate(panels):
         for mask in _masks(panel.title):
@@ -107,14 +113,29 @@ def _joined(panels: Sequence[Panel], specs: Mapping[str, KeySpec]) -> list[Panel
         some = [place for place in places if place in left]
         if len(some) > 1:
             left -= {*some}
-            together = tuple(key for place in some for key in panels[place].keys)
-            first = panels[some[0]]
-            joined[some[0]] = Panel(mask, together, first.axis, first.unit, is_stacked=False)
+            for number, together in enumerate(_charts(some, panels), start=1):
+                first = panels[together[0]]
+                title = mask if number == 1 else f"{mask}, {number}"
+                keys = tuple(key for place in together for key in panels[place].keys)
+                joined[together[0]] = Panel(title, keys, first.axis, first.unit, is_stacked=False)
     return [
         joined.get(place, panel)
         for place, panel in enumerate(panels)
         if place in left or place in joined
     ]
+
+
+def _charts(places: Sequence[int], panels: Sequence[Panel]) -> list[list[int]]:
+    """Return the places of panels, by the chart in which there is room for their keys."""
+    charts: list[list[int]] = [[]]
+    lines = 0
+    for place in places:
+        lines += len(panels[place].keys)
+        if charts[-1] and lines > MOST_LINES:
+            charts.append([])
+            lines = len(panels[place].keys)
+        charts[-1].append(place)
+    return charts
 
 
 def _masks(title: str) -> list[str]:

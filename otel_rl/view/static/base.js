@@ -134,9 +134,90 @@ const otelRl = {
     try { localStorage.setItem(`otel_rl.${name}`, JSON.stringify(value)); } catch { /* storage is off */ }
   },
 
-  // Text to look for: a regular expression, or where it is none its characters.
+  // Text to look for: a regular expression, or where it is none its characters. A link brings the expression and senders
+  // the names, and that of a browser may take years: this one reads each character once, in all states that it may be in.
   matcher(text) {
-    try { return new RegExp(text, "i"); } catch { return new RegExp(text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i"); }
+    if (otelRl.matcher.last?.text === text) return otelRl.matcher.last; // with what it has found
+    const found = new Map();
+    let machine = null;
+    try { new RegExp(text); machine = otelRl.machineOf(text); } catch { /* no expression, or one with parts that need steps back */ }
+    const test = machine ? (name) => otelRl.accepts(machine, name.slice(0, 200)) : (name) => name.toLowerCase().includes(text.toLowerCase());
+    const known = (name) => { if (!found.has(name)) found.set(name, test(name)); return found.get(name); };
+    return otelRl.matcher.last = { text, isText: !machine, test: known };
+  },
+
+  // States of an expression: {is: of a character, next}, {holds: at a place, next}, {ways: states}, and the end.
+  machineOf(text) {
+    const tokens = text.match(/\\[^]|\[\^?(?:\\[^]|[^\]\\])*\]|\{\d+(?:,\d*)?\}|\(\?:|[^]/g) ?? [];
+    const isWord = (name, at) => at >= 0 && at < name.length && /\w/.test(name[at]);
+    const isEdge = (name, at) => isWord(name, at - 1) !== isWord(name, at);
+    const places = { "^": (_, at) => at === 0, $: (name, at) => at === name.length, "\\b": isEdge, "\\B": (name, at) => !isEdge(name, at) };
+    const counts = { "*": [0, Infinity], "+": [1, Infinity], "?": [0, 1] };
+    let left = 300;
+    const state = (of) => { if (!(left -= 1)) throw new Error("too long"); return of; };
+    // Each part is a function from the state after it to that before it.
+    const either = () => {
+      const ways = [all()];
+      while (tokens[0] === "|") { tokens.shift(); ways.push(all()); }
+      return ways.length === 1 ? ways[0] : (next) => state({ ways: ways.map((way) => way(next)) });
+    };
+    const all = () => {
+      const parts = [];
+      while (tokens.length && !"|)".includes(tokens[0])) parts.push(repeated(one()));
+      return (next) => parts.reduceRight((after, part) => part(after), next);
+    };
+    const one = () => {
+      const token = tokens.shift();
+      if (token === "(" || token === "(?:") {
+        if (tokens[0] === "?") throw new Error("looks ahead, or has a name");
+        const part = either();
+        tokens.shift();
+        return part;
+      }
+      if (places[token]) return (next) => state({ holds: places[token], next });
+      if (/^\\[1-9xucpkP]/.test(token)) throw new Error("refers to a group, or is a number");
+      const character = new RegExp(/^[{}\]]/.test(token) ? `\\${token[0]}` : token, "i");
+      return (next) => state({ is: (letter) => character.test(letter), next });
+    };
+    const repeated = (part) => {
+      const count = counts[tokens[0]] ?? tokens[0]?.match(/^\{(\d+)(,?)(\d*)\}$/)?.slice(1);
+      if (!count) return part;
+      tokens.shift();
+      if (tokens[0] === "?") tokens.shift(); // as few as possible is found where as many are
+      const [least, most] = count.length === 2 ? count : [Number(count[0]), count[2] ? Number(count[2]) : count[1] ? Infinity : Number(count[0])];
+      return (next) => {
+        let before = next;
+        if (most === Infinity) { before = state({}); before.ways = [part(before), next]; }
+        else for (let more = least; more < most; more += 1) before = state({ ways: [part(before), next] });
+        for (let times = 0; times < least; times += 1) before = state({ ways: [part(before)] });
+        return before;
+      };
+    };
+    const end = {};
+    return { start: either()(end), end };
+  },
+
+  accepts({ start, end }, name) {
+    let before = new Set();
+    for (let at = 0; at <= name.length; at += 1) {
+      const states = new Set();
+      const reach = (state) => {
+        if (states.has(state)) return;
+        states.add(state);
+        if (state.ways) state.ways.forEach(reach);
+        else if (state.holds?.(name, at)) reach(state.next);
+      };
+      before.forEach(reach);
+      reach(start);
+      if (states.has(end)) return true;
+      before = new Set([...states].filter((state) => state.is?.(name[at])).map((state) => state.next));
+    }
+    return false;
+  },
+
+  // Beside a field whose text is no expression.
+  AsText({ text }) {
+    return otelRl.html`<span class="quiet" role="status">${text && otelRl.matcher(text).isText ? "looked for as text" : null}</span>`;
   },
 
   // Words

@@ -196,7 +196,7 @@ otelRl.charts = {
     const [first, last] = axis.range.map((one) => axis.r2l(one));
     const half = (last - first) * (key === "-" ? 1 : 0.25);
     const known = element.data.filter((one) => one.type === "scatter").flatMap((one) => one.x.filter((at) => at !== null).map((at) => axis.d2l(at)));
-    const low = Math.min(...(known.length ? known : [first])), high = Math.max(...(known.length ? known : [last]));
+    const low = known.reduce((least, at) => Math.min(least, at), known[0] ?? first), high = known.reduce((most, at) => Math.max(most, at), known[0] ?? last);
     const limits = [Math.max(low, axis.d2l(x) - half), Math.min(high, axis.d2l(x) + half)];
     Plotly.relayout(element, { "xaxis.range[0]": axis.l2r(limits[0]), "xaxis.range[1]": axis.l2r(limits[1]) });
   },

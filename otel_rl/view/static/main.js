@@ -31,7 +31,7 @@
     return { name: "runs" };
   }
 
-  // Connection: {state: "", "live", "lost" or "ended", since, again: how to see the run again}
+  // Connection: {state: "", "live", "lost", "ended", or "told", since, again: how to see the run again, words: why it is not live}
 
   const connection = otelRl.store({ state: "" });
   const changes = otelRl.store(0); // counts what the server told to be new
@@ -57,9 +57,15 @@
       };
       // The server of a run ends with it.
       events.addEventListener("end", (event) => connection.set({ state: "ended", since: new Date(), again: JSON.parse(event.data).again }));
-      events.onerror = () => {
-        if (!isOver()) lost();
-        if (events.readyState === EventSource.CLOSED) setTimeout(() => { changed(); open(); }, 10_000);
+      events.onerror = async () => {
+        if (events.readyState !== EventSource.CLOSED) { if (!isOver()) lost(); return; }
+        // The browser does not say whether a server refused, and why.
+        const stop = new AbortController();
+        const words = await fetch("/api/events", { credentials: "same-origin", signal: stop.signal }).then(async (answer) => (answer.ok ? "" : (await answer.json()).error)).catch(() => null);
+        stop.abort();
+        if (words) connection.set({ state: "told", words });
+        else if (words === null && !isOver()) lost();
+        setTimeout(() => { changed(); open(); }, words === "" ? 0 : 10_000);
       };
     };
     open();
@@ -75,16 +81,17 @@
         const { now_ms: made } = otelRl.report[`runs/${otelRl.report.runs.only}/overview`];
         live.textContent = `report of ${new Date(made).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}`;
       } else {
-        live.textContent = { live: goesOn ? "live" : "up to date", lost: "not connected", ended: "ended" }[state] ?? "";
+        live.textContent = { live: goesOn ? "live" : "up to date", lost: "not connected", ended: "ended", told: "not live" }[state] ?? "";
       }
     });
     return null;
   }
 
   function Banner() {
-    const { state, since, again } = useStore(connection);
+    const { state, since, again, words } = useStore(connection);
     const time = since?.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
     return html`<div role="status">${state === "lost" ? html`<p class="notice" id="connection">No connection since ${time}, trying again. What was read before is shown.</p>`
+      : state === "told" ? html`<p class="notice" id="connection">${words}</p>`
       : state === "ended" ? html`<p class="notice" id="connection">The server of this page ended at ${time}, as it does with its run. What was read before is shown.${again ? html` Show the whole run with <code>${again}</code>` : null}</p>` : null}</div>`;
   }
 
@@ -101,13 +108,14 @@
 
   function Run({ run, name, more, tick }) {
     const detail = otelRl.useParam("detail")[0];
-    const { found, error } = useAnswer(`runs/${run}/overview`, otelRl.report ? {} : { detail: name === "overview" && detail === "full" ? "full" : null }, tick);
+    const asked = name === "overview" && detail === "full" ? "full" : null;
+    const { found, error, isNew } = useAnswer(`runs/${run}/overview`, otelRl.report ? {} : { detail: asked }, tick);
     const [done, setDone] = useState("");
     const isOff = ["lost", "ended"].includes(useStore(connection).state);
     const page = `${name} ${more}`;
     const overview = found;
     useEffect(() => { if (overview && done === page) ready(name); }, [Boolean(overview), done, page]);
-    usePrefetch(run, overview);
+    usePrefetch(run, isNew ? overview : null, asked);
     useEffect(() => {
       document.getElementById("crumbs").textContent = overview ? `${overview.experiment} / ${overview.trial}` : "";
       document.title = overview ? `${titleOf(name)} · ${overview.experiment} – otel_rl` : "otel_rl";
@@ -149,22 +157,28 @@
 
   // What a person may still want to see of a run that goes on, when its server has ended with it: charts and pages are
   // read one by one while nothing else is.
-  function usePrefetch(run, overview) {
-    const newest = useRef(overview);
-    newest.current = overview;
+  function usePrefetch(run, overview, detail) {
+    const newest = useRef(null);
+    newest.current = { found: overview, detail };
     useEffect(() => {
       if (otelRl.report) return;
       const read = new Map();
-      const timer = setInterval(async () => {
-        const found = newest.current;
+      let timer = null;
+      const next = async () => {
+        await one().catch(() => { /* it is shown without */ });
+        if (timer !== null) timer = setTimeout(next, 400);
+      };
+      const one = async () => {
+        const { found, detail: asked } = newest.current;
         if (connection.value.state !== "live" || !["running", "stalled"].includes(found?.state) || document.hidden) return;
-        const panels = found.sections.flatMap((section) => section.panels.map((panel) => ["panel", { id: panel.id }]));
+        const panels = found.sections.flatMap((section) => section.panels.map((panel) => ["panel", { id: panel.id, detail: asked }]));
         const due = [["workers", {}], ["timeline", {}], ["rollouts", {}], ["health", {}], ...panels].find(([part, query]) => !(Date.now() - read.get(part + query.id) < PREFETCHED_EVERY_MS));
         if (!due) return;
         read.set(due[0] + due[1].id, Date.now());
-        await otelRl.get(`runs/${run}/${due[0]}`, due[1]).catch(() => { /* it is shown without */ });
-      }, 400);
-      return () => clearInterval(timer);
+        await otelRl.get(`runs/${run}/${due[0]}`, due[1]);
+      };
+      timer = setTimeout(next, 400);
+      return () => { clearTimeout(timer); timer = null; };
     }, [run]);
   }
 

@@ -57,7 +57,7 @@
         <button type="button" id="robust" aria-pressed=${String(Boolean(robust))} title="Leave out the most extreme values of y" onClick=${() => setRobust(robust ? "" : "1")}>no outliers</button>
         ${zoom && !otelRl.report ? html`<button type="button" id="all" onClick=${() => setZoom("")}>all of x</button>` : null}
         ${otelRl.report ? null : html`<${Toggle} label="detail" options=${[["basic", "basic detail"], ["full", "full detail"]]} chosen=${detail} onchoose=${setDetail} />`}
-        <input type="search" id="search" placeholder="Find charts" aria-label="Find charts" title="Text or a regular expression" value=${search} onInput=${(event) => setSearch(event.target.value)} />
+        <${otelRl.AsText} text=${search} /><input type="search" id="search" placeholder="Find charts" aria-label="Find charts" title="Text or a regular expression" value=${search} onInput=${(event) => setSearch(event.target.value)} />
       </div>
       ${first.length ? html`<section id="first"><h2>First</h2>${cards(first)}</section>` : null}
       ${sections.map(([title, of]) => html`<section key=${title}>
@@ -85,7 +85,9 @@
     const [failure, setFailure] = useState(null);
     const isSeen = otelRl.charts.useSeen(card) || forPaper;
     const query = otelRl.report ? { id: panel.id } : { id: panel.id, x: x === "step" ? null : x, detail, first: zoom?.[0], last: zoom?.[1] };
-    const { found, error } = useAnswer(isSeen ? `runs/${run}/panel` : null, query, tick);
+    const { found, error, isNew } = useAnswer(isSeen ? `runs/${run}/panel` : null, query, tick);
+    const readFor = useRef(null); // the x of what was found
+    if (isNew) readFor.current = x;
     const isFull = full === panel.id;
     const lines = found?.lines ?? [];
     const names = lines.map((line, place) => [line.name, otelRl.charts.shadeOf(panel, lines, place)]);
@@ -94,7 +96,7 @@
     // Of three hundred charts those below the window are drawn when they come into it.
     const draw = (element) => {
       plot.current = element;
-      if (!found || !isSeen || element.wanted?.every((one, place) => one === wanted[place])) return;
+      if (!found || readFor.current !== x || !isSeen || element.wanted?.every((one, place) => one === wanted[place])) return;
       element.seen = true;
       element.wanted = wanted;
       otelRl.charts.lines(element, panel, lines, { x, axis, marks, tools, range: zoom, onzoom: setZoom, onstep: pick });
@@ -102,7 +104,7 @@
     };
     const problem = failure ?? (isSeen ? error?.message : null);
     return html`<article class=${`card chart ${isFull ? "full" : ""}`} ref=${card}>
-      <div class="title"><h3 title=${`${panel.title}\n${panel.keys.join("\n")}`}><bdi>${panel.title}</bdi></h3>
+      <div class="title"><h3 title=${`${panel.title}\n${panel.keys.slice(0, 3).join("\n")}`}><bdi>${panel.title}</bdi></h3>
         <span class="acting"><button type="button" class="star" aria-pressed=${String(isFirst(panel.id))} aria-label=${`Show first: ${panel.title}`} title="Show first" onClick=${() => star(panel.id)}>${isFirst(panel.id) ? "★" : "☆"}</button>
           <button type="button" class="large" aria-pressed=${String(isFull)} aria-label=${`Fill the window: ${panel.title}`} title="Fill the window (Esc)" onClick=${() => setFull(isFull ? null : panel.id)}>⤢</button></span>
         <${otelRl.saving.Buttons} run=${run} panel=${panel} plot=${plot} detail=${detail} onfail=${setFailure} /></div>

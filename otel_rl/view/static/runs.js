@@ -1,6 +1,6 @@
 "use strict";
 {
-  const { html, Badge, Heading, Select, Spark, Toggle, useAnswer, useDelayed, useEffect, useParam, useRef, useState } = otelRl;
+  const { html, Badge, Heading, Select, Spark, Toggle, useAnswer, useDelayed, useEffect, useMemo, useParam, useRef, useState } = otelRl;
   const nameOf = (run) => `${run.experiment}/${run.trial}`;
   const MOST_COMPARED = 12; // that one click chooses
   const MOST_READ = 60; // runs whose further columns are read
@@ -59,7 +59,7 @@
     return html`
       <div class="row controls"><h1 class="grow">Runs</h1>
         <span class="narrow-only"><${Select} label="order" options=${orders} chosen=${by} onchoose=${(name) => setOrder({ by: name, down: Boolean(name) && !["Run", "State", "Verdict", "Last data"].includes(name) })} /></span>
-        <input type="search" id="search" placeholder="Find a run" aria-label="Find a run" value=${search} onInput=${(event) => setSearch(event.target.value)} /></div>
+        <${otelRl.AsText} text=${search} /><input type="search" id="search" placeholder="Find a run" aria-label="Find a run" value=${search} onInput=${(event) => setSearch(event.target.value)} /></div>
       <div class="row controls"><button type="button" id="all" onClick=${() => setChosen(all.map((run) => run.id).join("."))}>Compare ${all.length === comparable.length ? "all" : `the ${all.length} found`}</button>
         <label class="row quiet wide-only">column<input id="column" list="columns" placeholder="config or metric key" onChange=${(event) => { add(event.target.value); event.target.value = ""; }} /></label>
         <datalist id="columns">${[...columnNames].slice(0, 1000).map((name) => html`<option key=${name} value=${name.replace(/^config /, "")}></option>`)}</datalist>
@@ -108,67 +108,92 @@
     return results;
   }
 
-  // Further columns: settings, and last values of keys.
-  function useCells(runs, names, tick) {
-    const [cells, setCells] = useState(new Map());
-    const asked = useRef(null);
-    useEffect(() => () => { asked.current = null; }, []);
+  // What `read` finds of each run, by the run's id: one run after the other, and those without anything new not again. The
+  // next round begins when the one before is over, and none while the page is hidden.
+  function useEach(runs, wanted, tick, read) {
+    const [found, setFound] = useState(new Map());
+    const of = useRef({ known: new Map(), next: () => {} }).current;
+    Object.assign(of, { runs, wanted, read });
     useEffect(() => {
-      const mine = asked.current = {};
-      const read = async () => {
-        for (const run of names.length ? runs.slice(0, MOST_READ) : []) {
-          const of = {};
-          const settings = names.some((name) => name.startsWith("config ")) ? await otelRl.get(`runs/${run.id}/environment`) : {};
-          for (const name of names) {
-            const value = name.startsWith("config ") ? settings[name] : (await otelRl.get(`runs/${run.id}/series`, { key: name })).ys.findLast((one) => one !== null);
-            of[name] = value === undefined || value === "" || Number.isNaN(Number(value)) ? value : Number(value);
-          }
-          if (asked.current !== mine) return;
-          setCells((before) => new Map([...before, [run.id, of]]));
+      of.isOver = false;
+      const next = () => of.next();
+      document.addEventListener("visibilitychange", next);
+      return () => { of.isOver = true; document.removeEventListener("visibilitychange", next); };
+    }, []);
+    of.next = async () => {
+      if (of.isReading) return;
+      of.isReading = true;
+      while (of.isDue && !of.isOver && !document.hidden) {
+        of.isDue = false;
+        const { runs: some, wanted: what } = of;
+        let isPart = false;
+        for (const run of some) {
+          if (of.isOver || of.wanted !== what) break;
+          const known = of.known.get(run.id);
+          const isSame = known?.what === what;
+          if (isSame && known.stamp === stampOf(run)) continue;
+          const value = await of.read(run).catch(() => null); // asked again with the page
+          const isHalf = value?.read < 1;
+          of.known.set(run.id, { what, value: value ?? (isSame ? known.value : null), stamp: value && !isHalf ? stampOf(run) : null });
+          isPart ||= isHalf;
+          if (!isSame) setFound(new Map(of.known));
         }
-      };
-      read().catch(() => { /* asked again with the page */ });
-    }, [names.join(), runs.map((run) => `${run.id} ${run.step}`).join(), tick]);
-    return cells;
+        if (of.isOver) break;
+        setFound(new Map(of.known));
+        if (isPart) { of.isDue = true; await new Promise((then) => { setTimeout(then, 500); }); }
+      }
+      of.isReading = false;
+    };
+    useEffect(() => { of.isDue = true; of.next(); }, [wanted, tick, runs.map((run) => `${run.id} ${stampOf(run)}`).join()]);
+    return useMemo(() => new Map([...found].filter(([, one]) => one.what === wanted).map(([id, one]) => [id, one.value])), [found, wanted]);
   }
 
-  // One key of the chosen runs, their keys, and in which settings they differ.
+  // The same for as long as nothing new was reported.
+  const stampOf = (run) => `${run.state} ${run.step} ${Math.round(run.now_ms - 1000 * run.idle_s)}`;
+
+  // Further columns: settings, and last values of keys.
+  function useCells(runs, names, tick) {
+    const read = async (run) => {
+      const of = {};
+      const settings = names.some((name) => name.startsWith("config ")) ? await otelRl.get(`runs/${run.id}/environment`) : {};
+      for (const name of names) {
+        const value = name.startsWith("config ") ? settings[name] : (await otelRl.get(`runs/${run.id}/series`, { key: name })).ys.findLast((one) => one !== null);
+        of[name] = value === undefined || value === "" || Number.isNaN(Number(value)) ? value : Number(value);
+      }
+      return of;
+    };
+    return useEach(names.length ? runs.slice(0, MOST_READ) : [], names.join(), tick, read);
+  }
+
+  // One key of the chosen runs, their keys, and in which settings they differ; until all is read, what was before.
   function useComparison(runs, key, x, tick) {
-    const [comparison, setComparison] = useState(null);
-    const listed = useRef(new Map()); // by the run's id, with the step at which they were asked for
-    const asked = useRef(null);
-    useEffect(() => () => { asked.current = null; }, []);
-    const ids = runs.map((run) => `${run.id} ${run.step}`).join();
-    useEffect(() => {
-      const mine = asked.current = {};
-      if (!ids) { setComparison(null); return; }
-      const keysOf = async (run) => {
-        const known = listed.current.get(run.id);
-        if (known && known.step === run.step) return known.sections;
-        const { sections, read } = await otelRl.get(`runs/${run.id}/series`);
-        if (read === 1) listed.current.set(run.id, { step: run.step, sections });
-        return sections;
-      };
-      const read = async () => {
-        const sections = new Map(), units = new Map();
-        for (const of of await Promise.all(runs.map(keysOf))) {
-          for (const { title, keys, units: words } of of) {
-            sections.set(title, new Set([...(sections.get(title) || []), ...keys]));
-            keys.forEach((one, place) => { if (words[place]) units.set(one, words[place]); });
-          }
-        }
-        const known = [...sections.values()].flatMap((keys) => [...keys]);
-        const usual = runs.map((run) => run.shown && run.shown.key).find((one) => known.includes(one));
-        const chosen = known.includes(key) ? key : usual || known[0] || "";
-        const lines = !chosen ? [] : await Promise.all(runs.map((run) => otelRl.get(`runs/${run.id}/series`, { key: chosen, x: x === "time" ? "time" : null })));
-        const environments = runs.length > 1 ? await Promise.all(runs.map((run) => otelRl.get(`runs/${run.id}/environment`))) : [];
-        if (asked.current !== mine) return; // another choice was made meanwhile
-        setComparison({ runs, sections, units, key: chosen, lines, environments });
-        if (lines.some((one) => one.read < 1)) setTimeout(() => { if (asked.current === mine) read(); }, 500);
-      };
-      read().catch(() => { /* asked again with the page */ });
-    }, [ids, key, x, tick]);
-    return comparison;
+    const ids = runs.map((run) => run.id).join();
+    const isRead = (found) => runs.every((run) => found.has(run.id));
+    const listed = useEach(runs, "keys", tick, (run) => otelRl.get(`runs/${run.id}/series`));
+    const usual = runs.map((run) => run.shown?.key).filter(Boolean);
+    const { sections, units, chosen } = useMemo(() => {
+      const all = new Map(), words = new Map();
+      for (const { title, keys, units: of } of runs.flatMap((run) => listed.get(run.id)?.sections ?? [])) {
+        all.set(title, new Set([...(all.get(title) || []), ...keys]));
+        keys.forEach((one, place) => { if (of[place]) words.set(one, of[place]); });
+      }
+      const known = new Set([...all.values()].flatMap((keys) => [...keys]));
+      return { sections: all, units: words, chosen: !isRead(listed) ? "" : known.has(key) ? key : usual.find((one) => known.has(one)) ?? [...known][0] ?? "" };
+    }, [listed, ids, key, usual.join("\n")]);
+    const lines = useLines(chosen ? runs : [], chosen, x, tick);
+    const environments = useEach(runs.length > 1 ? runs : [], "environment", tick, (run) => otelRl.get(`runs/${run.id}/environment`));
+    const before = useRef(null);
+    return useMemo(() => {
+      if (!runs.length) return before.current = null;
+      if (!isRead(listed) || (chosen && !isRead(lines)) || (runs.length > 1 && !isRead(environments))) return before.current;
+      return before.current = { runs, sections, units, key: chosen, lines: chosen ? runs.map((run) => lines.get(run.id) ?? NOTHING) : [], environments: runs.length > 1 ? runs.map((run) => environments.get(run.id) ?? {}) : [] };
+    }, [ids, sections, lines, environments]);
+  }
+
+  const NOTHING = { xs: [], ys: [], trend: [[], []] };
+
+  function useLines(runs, key, x, tick) {
+    return useEach(runs, `${key} ${x}`, tick, (run) => otelRl.get(`runs/${run.id}/series`, { key, x: x === "time" ? "time" : null }));
   }
 
   // One key of several runs, each in its colour.
@@ -218,15 +243,13 @@
   }
 
   function GridChart({ panel, runs, x, colors, tick }) {
-    const [lines, setLines] = useState(null);
+    const card = useRef(null);
+    const isSeen = otelRl.charts.useSeen(card);
     const key = panel.keys[0];
-    useEffect(() => {
-      let isOver = false;
-      Promise.all(runs.map((run) => otelRl.get(`runs/${run.id}/series`, { key, x: x === "time" ? "time" : null }))).then((of) => { if (!isOver) setLines({ runs, of }); }, () => { /* asked again with the page */ });
-      return () => { isOver = true; };
-    }, [runs, key, x, tick]);
-    const draw = (plot) => { if (lines) drawRuns(plot, { runs: lines.runs, lines: lines.of, key, unit: panel.unit, x, colors, title: false }); };
-    return html`<article class="card chart"><div class="title"><h3 title=${key}><bdi>${panel.title}</bdi></h3></div><${otelRl.charts.Plot} class="plot" data-grid=${key} draw=${draw} deps=${[lines]} /></article>`;
+    const lines = useLines(isSeen ? runs : [], key, x, tick);
+    const isRead = runs.every((run) => lines.has(run.id));
+    const draw = (plot) => { if (isRead) drawRuns(plot, { runs, lines: runs.map((run) => lines.get(run.id) ?? NOTHING), key, unit: panel.unit, x, colors, title: false }); };
+    return html`<article class="card chart" ref=${card}><div class="title"><h3 title=${key}><bdi>${panel.title}</bdi></h3></div><${otelRl.charts.Plot} class="plot" data-grid=${key} draw=${draw} deps=${[lines, isRead, runs.map((run) => run.id).join()]} /></article>`;
   }
 
   // Settings, command and code in which the chosen runs differ.

@@ -55,7 +55,7 @@
       <div role="status">${gone ? html`<p class="notice"><${Gone} gone=${gone} known=${known} url=${found.trace_url} /></p>` : null}</div>
       ${found.lanes.length > MOST_LANES ? html`<p class="row quiet" id="folded">${folded ? `${shown.lanes.length} of ${found.lanes.length} workers: of each role the slowest, the middle and the fastest, those of the path, and those that a cause names.` : `${found.lanes.length} workers.`}
         <button type="button" aria-pressed=${String(wanted === "all")} onClick=${() => setWanted(wanted === "all" ? "" : "all")}>${wanted === "all" ? "fold" : `${folded} more`}</button>
-        <input type="search" placeholder="Find workers" aria-label="Find workers" value=${wanted === "all" ? "" : wanted} onInput=${(event) => setWanted(event.target.value)} /></p>` : null}
+        <input type="search" placeholder="Find workers" aria-label="Find workers" value=${wanted === "all" ? "" : wanted} onInput=${(event) => setWanted(event.target.value)} /><${otelRl.AsText} text=${wanted} /></p>` : null}
       <${Legend} names=${[...phases.map(([name, waits]) => [name, otelRl.charts.colorOf(name), waits ? "waits" : ""]), ["critical path", otelRl.charts.path, "path"]]} />
       <div class="card"><${Spans} shown=${shown} steps=${steps} picked=${picked} onpick=${(place) => { touch(); setPicked(place); }} /></div>
       <${Path} found=${found} />

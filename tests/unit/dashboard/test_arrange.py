@@ -77,6 +77,14 @@ def test_the_workers_of_all_roles_are_in_one_panel() -> None:
     ]
 
 
+def test_all_is_drawn_over_time_while_there_is_no_key_of_steps() -> None:
+    keys = [KeySpec("cpu", "cpu"), KeySpec("service/alive", names.RL_SERVICE_ALIVE)]
+    assert {panel.axis for _, panel in panels(*keys)} == {"time"}
+    of_steps = KeySpec("loss", "loss", axis="step")
+    found = {panel.keys: panel.axis for _, panel in panels(*keys, of_steps)}
+    assert found == {("cpu",): "step", ("service/alive",): "time", ("loss",): "step"}
+
+
 @pytest.mark.parametrize(
     ("unit", "title"),
     [("{token}/s", "Train tokens, trainer (token/s)"), ("1", "Train tokens, trainer")],

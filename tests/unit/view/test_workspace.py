@@ -1,10 +1,14 @@
 """Keys of a program become sections and charts in which a person finds one."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from otel_rl.records import KeySpec
 from otel_rl.semconv import names
+from otel_rl.semconv.spec import Tier
+from otel_rl.view.parts.overview import Catalogue
 from otel_rl.view.parts.workspace import amounts, first_row, workspace
+from otel_rl.view.run_data import RunData, Series
 
 
 def own(*keys: str) -> list[KeySpec]:
@@ -39,6 +43,33 @@ def test_series_that_differ_by_one_number_share_a_chart() -> None:
 def test_two_numbers_that_differ_are_no_chart_of_one() -> None:
     (section,) = workspace(own("val/aime24/mean@8", "val/math500/mean@16", "val/math500/mean@32"))
     assert sorted(len(panel.keys) for panel in section.panels) == [1, 2]
+
+
+def test_of_a_thousand_that_differ_by_a_number_a_chart_has_sixty() -> None:
+    keys = own(*(f"env/{n}/reward" for n in range(1_000)))
+    panels = [panel for section in workspace(keys) for panel in section.panels]
+    joined = [panel for panel in panels if "*" in panel.title]
+    assert {key for panel in panels for key in panel.keys} == {spec.key for spec in keys}
+    assert [len(panel.keys) for panel in joined] == [*16 * [60], 40]
+    assert len({panel.title for panel in joined}) == len(joined)
+
+
+def charts(keys: Sequence[KeySpec]) -> dict[str, Any]:
+    data = RunData()
+    data.series.update({spec.key: Series() for spec in keys})
+    sections = Catalogue(keys, Tier.BASIC).sections(data)
+    return {panel["id"]: panel for section in sections for panel in section["panels"]}
+
+
+def test_a_joined_chart_tells_all_its_keys_to_who_searches() -> None:
+    keys = own(*(f"actor/layers/{n}/norm" for n in range(28)))
+    (chart,) = charts(keys).values()
+    assert chart["keys"] == [spec.key for spec in keys]
+
+
+def test_a_joined_chart_stays_the_same_when_a_key_comes_before_its_others() -> None:
+    keys = own(*(f"actor/layers/{n}/norm" for n in range(5)))
+    assert [*charts(keys[2:])] == [*charts(keys)]
 
 
 def test_a_section_of_the_program_joins_ours_of_the_same_name() -> None:

@@ -54,11 +54,15 @@ _STEP, _WORKER = "step", "worker"
 _VERSION: Final = "policy_version"
 
 
+_Octave = tuple[int, int]
+"""Attempt, and number of the binary digits of a step."""
+
+
 @dataclass(slots=True)
 class _Growing:
     """One table: its newest samples, and when it was shown.
 
-    ``octave`` is that of the last step whose own table is in its row.
+    ``octaves`` has the number of the first row of each, whose table is in its row, too.
     """
 
     samples: deque[tuple[int, Mapping[str, Value], int]] = field(default_factory=deque)
@@ -67,7 +71,7 @@ class _Growing:
     is_new: bool = False
     first_shown_s: float | None = None
     shown_s: float = float("-inf")
-    octave: int = -1
+    octaves: dict[_Octave, int] = field(default_factory=dict)
 
     def add(self, row: int, columns: Sequence[str], sample: Sequence[Value]) -> None:
         fields = dict(zip(columns, sample, strict=True))
@@ -86,11 +90,6 @@ class _Growing:
             return 0.0
         twice_s = min(self.shown_s - self.first_shown_s, MAX_INTERVAL_S)
         return max(MIN_INTERVAL_S, self.size / BYTES_PER_S, twice_s)
-
-    def begins_octave(self, step: int) -> bool:
-        """Return whether no step of as many binary digits had a table of its own before."""
-        is_first, self.octave = step.bit_length() != self.octave, step.bit_length()
-        return is_first
 
     def table(self) -> Table:
         own = [name for name in self.columns if name not in {_STEP, _VERSION, _WORKER}]
@@ -135,10 +134,10 @@ class GrowingTables:
             if key != CONSOLE and [*table.columns[:1], *table.columns[-1:]] == [_STEP, _WORKER]:
                 columns = [*table.columns, _VERSION]
                 samples = [[*sample, row.policy_version] for sample in table.rows]
-                self._add(row.number, key, columns, samples)
-                self._keep([row.number, key, columns, samples])
-                if key in self._tables and not self._tables[key].begins_octave(row.step):
+                octave = row.attempt, row.step.bit_length()
+                if not self._add(row.number, key, columns, samples, octave):
                     left_out.add(key)
+                self._keep([row.number, key, columns, samples, octave])
         self.show()
         if not left_out:
             return row
@@ -160,8 +159,14 @@ class GrowingTables:
                     table.first_shown_s = now_s
 
     def _add(
-        self, row: int, key: str, columns: Sequence[str], samples: Sequence[Sequence[Value]]
-    ) -> None:
+        self,
+        row: int,
+        key: str,
+        columns: Sequence[str],
+        samples: Sequence[Sequence[Value]],
+        octave: _Octave | None,
+    ) -> bool:
+        """Add samples, and return whether no row of the octave had a table of its own before."""
         if key not in self._tables and len(self._tables) == MAX_TABLES:
             if not self._is_full:
                 self._is_full = True
@@ -171,10 +176,11 @@ class GrowingTables:
                     MAX_TABLES,
                     key,
                 )
-            return
+            return True
         table = self._tables.setdefault(key, _Growing())
         for sample in samples:
             table.add(row, columns, sample)
+        return octave is not None and table.octaves.setdefault(octave, row) == row
 
     def _keep(self, record: Sequence[object]) -> None:
         if self._path is None:
@@ -194,8 +200,12 @@ class GrowingTables:
         with new.open("w") as file:
             self._file_bytes = 0
             for key, table in self._tables.items():
-                for row, fields, _ in table.samples:
-                    record = [row, key, [*fields], [[*fields.values()]]]
+                octaves = [[row, key, [], [], octave] for octave, row in table.octaves.items()]
+                samples = [
+                    [row, key, [*fields], [[*fields.values()]], None]
+                    for row, fields, _ in table.samples
+                ]
+                for record in (*octaves, *samples):
                     self._file_bytes += file.write(json.dumps(record, separators=(",", ":")) + "\n")
         new.replace(path)
 
@@ -224,13 +234,13 @@ class GrowingTables:
 
 def _record(
     line: str,
-) -> tuple[int, str, Sequence[str], Sequence[Sequence[Value]]] | None:
+) -> tuple[int, str, Sequence[str], Sequence[Sequence[Value]], _Octave | None] | None:
     """Return the content of a line; None if a crash has cut it."""
     try:
-        row, key, columns, samples = json.loads(line)
+        row, key, columns, samples, octave = json.loads(line)
     except ValueError:
         return None
     is_whole = isinstance(row, int) and isinstance(key, str) and isinstance(columns, list)
     if not is_whole or not all(len(sample) == len(columns) for sample in samples):
         return None
-    return row, key, columns, samples
+    return row, key, columns, samples, None if octave is None else (octave[0], octave[1])

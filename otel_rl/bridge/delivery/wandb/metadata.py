@@ -1,6 +1,8 @@
 """Shows run metadata in W&B: config, notes, tags and status, and where the run came from."""
 
+import contextlib
 import json
+import logging
 import os
 import shlex
 import socket
@@ -10,15 +12,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_rl.bridge.delivery.texts import storable, storable_text
-from otel_rl.bridge.delivery.tracker import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo, writer_file
+from otel_rl.bridge.delivery.wandb.account import Account
+from otel_rl.bridge.delivery.wandb.server import set_notes
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
+from otel_rl.errors import TrackerError
 from otel_rl.records import Description, Provenance, Table, Value
 from otel_rl.redaction import printable
 
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["ProvenanceFiles", "as_table", "device_config", "pointer", "show", "show_config"]
+__all__ = [
+    "Notes",
+    "ProvenanceFiles",
+    "as_table",
+    "device_config",
+    "pointer",
+    "show",
+    "show_config",
+    "show_notes",
+]
+
+_log = logging.getLogger(__name__)
 
 _MAX_TAG_LENGTH = 64  # the server's limit; the SDK raises above it
 
@@ -52,21 +68,59 @@ def pointer(run: RunInfo) -> str:
     )
 
 
-def show(run: "wandb.Run", description: Description, where: str) -> None:
-    """Update the config, notes and tags of a run, and in its summary the status and the crash.
+class Notes:
+    """Gives an online run its notes, by a call of our own to the server.
 
-    Edits made in W&B stay: notes are only set on a run without any but ours, and tags are added.
+    The SDK would send them again with each change of the config, over what a person has written
+    since. So they are sent once, and only to a run without any but the pointer. A file has those
+    that were sent: notes that a person has emptied stay empty in the next opening, too.
 
     Args:
-        run: Opened.
-        description: Of the run.
-        where: See ``pointer``; it ends the notes.
+        account: Online.
+        run: Of the bridge.
+    """
+
+    def __init__(self, account: Account, run: RunInfo) -> None:
+        self._account = account
+        self._run_id = run.run_id
+        self._pointer = pointer(run)
+        self._file = writer_file(run, "notes")
+        is_there = self._file.exists()
+        self._sent = self._file.read_text("utf-8", "replace") if is_there else ""
+
+    def show(self, description: Description) -> None:
+        """Send the notes unless they were sent before, or there are other ones."""
+        notes = _notes(os.environ.get("WANDB_NOTES") or description.notes, self._pointer)
+        if notes in ("", self._sent):
+            return
+        try:
+            set_notes(self._account, self._run_id, notes, instead_of=("", self._pointer))
+        except TrackerError as exc:  # the rows are worth more; they are sent with the next change
+            _log.warning("The W&B run %s has no notes yet: %s", self._run_id, exc)
+            return
+        self._sent = notes
+        with contextlib.suppress(OSError):  # on a full disk a person's empty notes may be filled
+            self._file.write_text(notes, "utf-8")
+
+
+def show_notes(run: "wandb.Run", description: Description, where: str) -> None:
+    """Set the notes of an offline run without any but ours; ``where`` is its ``pointer``."""
+    notes = _notes(description.notes, where)
+    if notes and run.notes != notes and run.notes in (None, "", where):
+        run.notes = notes
+
+
+def _notes(notes: str, where: str) -> str:
+    return storable_text("\n\n".join(part for part in (notes, where) if part))
+
+
+def show(run: "wandb.Run", description: Description) -> None:
+    """Update the config and tags of a run, and in its summary the status and the crash.
+
+    Edits made in W&B stay: tags are added. For the notes see ``Notes``.
     """
     machines: dict[str, Value] = {_HOSTS: description.hosts} if description.hosts else {}
     show_config(run, {**machines, **description.config, **device_config(description)})
-    notes = "\n\n".join(part for part in (description.notes, where) if part)
-    if notes and run.notes != notes and run.notes in (None, "", where):
-        run.notes = notes
     tags = [tag[:_MAX_TAG_LENGTH] for tag in description.tags if tag]
     known = run.tags or ()
     if not set(tags) <= set(known):

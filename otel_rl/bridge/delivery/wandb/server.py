@@ -12,7 +12,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from email.message import Message
 from http.client import HTTPException
 from typing import IO, Any, Final, NamedTuple
@@ -29,6 +29,7 @@ __all__ = [
     "ask_for_summary",
     "config_entry",
     "query",
+    "set_notes",
 ]
 
 _log = logging.getLogger(__name__)
@@ -49,6 +50,20 @@ query RunSummary($project: String, $entity: String, $name: String!) {
   model(name: $project, entityName: $entity) {
     bucket(name: $name, missingOk: true) { summaryMetrics }
   }
+}
+"""
+
+_NOTES_QUERY = """
+query RunNotes($project: String, $entity: String, $name: String!) {
+  model(name: $project, entityName: $entity) {
+    bucket(name: $name, missingOk: true) { id notes }
+  }
+}
+"""
+
+_NOTES_MUTATION = """
+mutation UpsertBucket($id: String!, $notes: String) {
+  upsertBucket(input: {id: $id, notes: $notes}) { bucket { id } }
 }
 """
 
@@ -111,6 +126,13 @@ def ask_for_summary(account: Account, run_id: str) -> Mapping[str, object]:
     except (TypeError, ValueError):
         return {}
     return summary if isinstance(summary, dict) else {}
+
+
+def set_notes(account: Account, run_id: str, notes: str, *, instead_of: Collection[str]) -> None:
+    """Set the notes of a run at the server if it has one of these. Raises as ``query``."""
+    found = _bucket(account, run_id, "RunNotes", _NOTES_QUERY, _QUERY_TIMEOUT_S)
+    if found and (found.get("notes") or "") in instead_of:
+        query(account, "UpsertBucket", _NOTES_MUTATION, {"id": found.get("id"), "notes": notes})
 
 
 def _bucket(

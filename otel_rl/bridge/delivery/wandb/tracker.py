@@ -27,7 +27,13 @@ from otel_rl.bridge.delivery.texts import ConsoleLines
 from otel_rl.bridge.delivery.tracker import RunInfo, writer_file
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.growing_tables import GrowingTables
-from otel_rl.bridge.delivery.wandb.metadata import ProvenanceFiles, pointer, show
+from otel_rl.bridge.delivery.wandb.metadata import (
+    Notes,
+    ProvenanceFiles,
+    pointer,
+    show,
+    show_notes,
+)
 from otel_rl.bridge.delivery.wandb.offline import (
     OfflineCopy,
     check_room,
@@ -75,7 +81,8 @@ class WandbTracker:
         self._files: ProvenanceFiles | None = None
         self._view: ProjectView | None = None
         self._run_id = ""
-        self._pointer = ""  # to the page and the journal, in the notes
+        self._notes: Notes | None = None  # of an online run
+        self._pointer = ""  # to the page and the journal, in the notes of an offline run
         self._upload = Upload("", 0, stall_timeout_s=0)
         self._copy: OfflineCopy | None = None  # of an offline run, until it is verified
 
@@ -122,7 +129,8 @@ class WandbTracker:
             )
         self._files = ProvenanceFiles(opened)
         if online:
-            self._view = ProjectView(self._account, run.scratch or run.directory)
+            self._notes = Notes(self._account, run)
+            self._view = ProjectView(self._account)
         self._upload = Upload(run.run_id, start, stall_timeout_s=self._settings.stall_timeout_s)
         if not online:
             self._copy = OfflineCopy(
@@ -162,7 +170,11 @@ class WandbTracker:
         """Update the run. Its group and job type are those at its opening."""
         shown = self._opened()
         with translated():
-            show(shown.run, description, self._pointer)
+            show(shown.run, description)
+            if self._notes is not None:
+                self._notes.show(description)
+            else:
+                show_notes(shown.run, description, self._pointer)
             if self._files is not None:
                 self._files.show(description.provenance)
         if shown.panels is not None:
@@ -231,6 +243,7 @@ def _init(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run
         name=(settings.name or run.description.name or run.key.title)[:_MAX_NAME_LENGTH],
         group=(run.description.group or run.key.experiment)[:_MAX_NAME_LENGTH],
         job_type=run.description.job_type[:_MAX_NAME_LENGTH] or None,
+        notes="" if account.online else None,  # see ``Notes``
         dir=run.directory,
         config={
             names.RL_EXPERIMENT_NAME: run.key.experiment,

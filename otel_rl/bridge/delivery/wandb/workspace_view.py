@@ -1,27 +1,33 @@
 """Saves a dashboard as a workspace view of a W&B project.
 
 The view has a name of its own, so that no other view is touched. The server keeps no word of who
-changed it: a digest of the view as it was after the last call is kept in a file, with its keys, and
-a view that differs is a person's from then on. So is the absence of a view that was written before.
+changed it: a digest of the view as it was after the last call is kept in a note of the user, with
+its keys, and a view that differs is a person's from then on. So is the absence of a view that was
+written before. Runs share the note, whatever their directories: it is by server, entity and
+project. Without a place for it a view is only made where none is.
 
 A run makes the view with its first row if the project has none, and replaces it once it has all its
 keys and more. ``otel-rl dashboard`` makes one of all runs of a journal.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from otel_rl.bridge.delivery.wandb.account import Account, writer_environment
 from otel_rl.bridge.delivery.wandb.growing_tables import ALL_STEPS
 from otel_rl.bridge.delivery.wandb.rows import HOURS, STEP, wandb_key
 from otel_rl.bridge.delivery.wandb.server import query
+from otel_rl.bridge.private_files import make_private_directory, open_private
 from otel_rl.dashboard.arrange import Panel, Section, arrange
 from otel_rl.errors import TrackerError, TrackerRejected
 from otel_rl.records import CONSOLE, KeySpec
@@ -67,15 +73,36 @@ class _SavedView:
     digest: str
 
 
-def save_view(
-    account: Account, keys: Sequence[KeySpec], directory: Path, *, is_forced: bool = False
-) -> str:
+class _Note:
+    """What was written last, for as long as its file is open.
+
+    Args:
+        file: Locked; None without a place for it.
+
+    Attributes:
+        digest: Of the view; empty if none was written.
+        keys: Of the view.
+    """
+
+    def __init__(self, file: TextIO | None) -> None:
+        self._file = file
+        digest, *keys = (file.read() if file is not None else "").splitlines() or [""]
+        self.digest, self.keys = digest, set(keys)
+
+    def write(self, digest: str, keys: Sequence[KeySpec]) -> None:
+        """Note a view that was written."""
+        if self._file is not None:
+            self._file.seek(0)
+            self._file.truncate()
+            self._file.write("\n".join([digest, *(spec.key for spec in keys)]))
+
+
+def save_view(account: Account, keys: Sequence[KeySpec], *, is_forced: bool = False) -> str:
     """Create or replace the view, and return its URL.
 
     Args:
         account: Online.
         keys: Of the dashboard.
-        directory: Keeps what was written last.
         is_forced: Replace the view also if a person has changed it.
 
     Raises:
@@ -83,15 +110,15 @@ def save_view(
         TrackerUnavailable: The server cannot be reached.
     """
     entity = account.entity or _default_entity(account)
-    note = _note(account, entity, directory)
-    found = _saved(account, entity)
-    if found is not None and not is_forced and found.digest != _read(note)[0]:
-        raise TrackerRejected(
-            f"The view {VIEW_TITLE!r} of {entity}/{account.project} was edited since otel_rl "
-            "wrote it, and was not overwritten.",
-            hint="Save your changes as another view, and replace this one with --force.",
-        )
-    return _write(account, entity, keys, note, found)
+    with _note(account, entity) as note:
+        found = _saved(account, entity)
+        if found is not None and not is_forced and found.digest != note.digest:
+            raise TrackerRejected(
+                f"The view {VIEW_TITLE!r} of {entity}/{account.project} was edited since otel_rl "
+                "wrote it, and was not overwritten.",
+                hint="Save your changes as another view, and replace this one with --force.",
+            )
+        return _write(account, entity, keys, note, found)
 
 
 class ProjectView:
@@ -101,12 +128,10 @@ class ProjectView:
 
     Args:
         account: Online.
-        directory: See ``save_view``.
     """
 
-    def __init__(self, account: Account, directory: Path) -> None:
+    def __init__(self, account: Account) -> None:
         self._account = account
-        self._directory = directory
         self._keys: list[KeySpec] = []
         self._looked = 0  # number of keys at the last look
         self._thread: threading.Thread | None = None
@@ -139,12 +164,11 @@ class ProjectView:
     def _save(self, keys: Sequence[KeySpec]) -> None:
         try:
             entity = self._account.entity or _default_entity(self._account)
-            note = _note(self._account, entity, self._directory)
-            digest, known = _read(note)
-            found = _saved(self._account, entity)
-            is_ours = digest == ("" if found is None else found.digest)
-            if is_ours and known < {spec.key for spec in keys}:
-                _write(self._account, entity, keys, note, found)
+            with _note(self._account, entity) as note:
+                found = _saved(self._account, entity)
+                is_ours = note.digest == ("" if found is None else found.digest)
+                if is_ours and note.keys < {spec.key for spec in keys}:
+                    _write(self._account, entity, keys, note, found)
         except ModuleNotFoundError as exc:
             _log.info("No view of the W&B project is saved, as %s is not installed.", exc.name)
         except (TrackerError, OSError) as exc:
@@ -153,15 +177,38 @@ class ProjectView:
             _log.warning("The view of the W&B project was not saved.", exc_info=True)
 
 
-def _note(account: Account, entity: str, directory: Path) -> Path:
-    return directory / "dashboards" / f"{entity}.{account.project}"
+@contextmanager
+def _note(account: Account, entity: str) -> Iterator[_Note]:
+    """Read the note of a project. Nothing else reads it until the end of the block."""
+    with contextlib.ExitStack() as stack:
+        file = None
+        try:
+            path = _note_path(account, entity)
+            make_private_directory(path.parent)
+            file = stack.enter_context(
+                open(path, "a+", encoding="utf-8", errors="backslashreplace", opener=open_private)
+            )
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+        except (OSError, RuntimeError) as exc:  # of pathlib, without a home
+            _log.info("There is no place for a note on the view of the W&B project: %s", exc)
+            file = None
+        yield _Note(file)
+
+
+def _note_path(account: Account, entity: str) -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    # A digest: names may hold anything, and be too long for a file.
+    names = f"{account.base_url}\n{entity}\n{account.project}"
+    digest = hashlib.sha256(names.encode(errors="replace")).hexdigest()
+    return Path(state) / "otel_rl" / "dashboards" / digest[:32]
 
 
 def _write(
     account: Account,
     entity: str,
     keys: Sequence[KeySpec],
-    note: Path,
+    note: _Note,
     found: _SavedView | None,
 ) -> str:
     # The library reads these, and nothing else.
@@ -173,8 +220,7 @@ def _write(
     workspace.save()  # type: ignore[no-untyped-call]  # no hints
     written = _saved(account, entity)
     if written is not None:
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text("\n".join([written.digest, *(spec.key for spec in keys)]))
+        note.write(written.digest, keys)
     return str(workspace.url)
 
 
@@ -262,12 +308,3 @@ def _saved(account: Account, entity: str) -> _SavedView | None:
     except ValueError:
         spec = str(node["spec"])
     return _SavedView(str(node["id"]), hashlib.sha256(spec.encode()).hexdigest())
-
-
-def _read(note: Path) -> tuple[str, set[str]]:
-    """Return the digest of the view as it was written last, and its keys."""
-    try:
-        digest, *keys = note.read_text().splitlines()
-    except (OSError, ValueError):
-        return "", set()
-    return digest, set(keys)

@@ -117,6 +117,15 @@ def test_a_framework_has_its_own_unit() -> None:
 
 
 @pytest.mark.parametrize(
+    "key", ["project", "run", "timestamp", "step", "time", "metrics", "hours", "attempt"]
+)
+@pytest.mark.parametrize("names", KeyNames)
+def test_a_key_that_a_tracker_needs_itself_gets_an_ending(key: str, names: KeyNames) -> None:
+    row = sent({key: 1.0}, [KeySpec(key, key, own_name=key)], names=names)
+    assert row.values == {f"{key}/otel_rl": 1.0}
+
+
+@pytest.mark.parametrize(
     "own", ["step", "attempt", "step/attempt_2", "policy_version", "_step", "otel_rl/x", "x" * 2000]
 )
 def test_a_name_that_a_tracker_needs_itself_is_not_given(own: str) -> None:
@@ -135,6 +144,16 @@ def test_no_two_keys_have_one_name() -> None:
     ]
     row = sent({one.key: 1.0 for one in keys}, keys, names=KeyNames.FRAMEWORK)
     assert list(row.values) == ["time/step", "orchestrator/time/step", "user/x", "user/x/otel_rl"]
+
+
+def test_an_ending_is_repeated_until_the_name_is_free() -> None:
+    keys = [
+        KeySpec("generator/a", own_name="x"),
+        KeySpec("generator/b", own_name="x/otel_rl"),
+        KeySpec("x"),
+    ]
+    row = sent({one.key: float(n) for n, one in enumerate(keys)}, keys, names=KeyNames.FRAMEWORK)
+    assert row.values == {"x": 0.0, "x/otel_rl": 1.0, "x/otel_rl/otel_rl": 2.0}
 
 
 def test_names_do_not_depend_on_the_detail_or_on_the_order_of_rows() -> None:

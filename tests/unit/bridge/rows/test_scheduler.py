@@ -976,6 +976,15 @@ def test_the_estimate_in_a_run_stays_current_and_alerts_once(
     assert alerts(bench, A) == told[:1]
 
 
+def test_a_fault_that_was_over_and_comes_back_alerts_again(bench: Bench) -> None:
+    bench.spool.append([batch(A, 0)])
+    bench.run()
+    for finding in (slow(4.3), slow(4.4, until=9), slow(4.5), slow(4.5)):
+        bench.drain.add_finding(A, finding)
+        bench.run(seconds=2)
+    assert alerts(bench, A) == ["the judge is 4.3 times slower", "the judge is 4.5 times slower"]
+
+
 def spans_of(bench: Bench, key: ExperimentKey) -> dict[tuple[int, str], int]:
     """How often each span of a step is in what is kept for a diagnosis."""
     found: dict[tuple[int, str], int] = {}

@@ -1,20 +1,25 @@
 """``otel-rl runs``: the runs of a data directory as a person and a program see them."""
 
 import json
+import os
+import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
+from otel_rl.cli.commands.runs import _Table
+from otel_rl.cli.find_run import Runs
 from otel_rl.cli.main import main
 from otel_rl.records import (
     Batch,
@@ -213,6 +218,39 @@ def test_a_person_sees_a_table(data: Path, capsys: pytest.CaptureFixture[str]) -
     assert line.split()[1:5] == [of_run, "crashed", "-", "3"]
     assert "  2 h  2 h  " in line
     assert crash == "  crashed: trainer/0, RuntimeError at step 3"
+
+
+def test_the_watched_table_looks_at_no_files_of_trackers(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(SqliteJournal(data)) as journal:
+        some = Journals(journal)
+        some.commit("e", ago_s=1)
+        some.opened("e", str(data))
+    walked: list[str] = []
+
+    def walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        walked.append(str(path))
+        return iter(())
+
+    monkeypatch.setattr(os, "walk", walk)
+    assert main(["runs", str(data)]) == 0
+    assert walked.pop() == str(data)
+    assert main(["runs", str(data), "--watch"]) == 0
+    assert walked == []
+    assert "e/t" in capsys.readouterr().out
+
+
+def test_what_was_read_of_a_run_goes_with_it(data: Path) -> None:
+    for name in ("stays", "goes"):
+        with closing(SqliteJournal(data / name)) as journal:
+            Journals(journal).commit(name, ago_s=1)
+    settings = BridgeSettings(data=data)
+    with Runs(settings) as found:
+        table = _Table(settings, found, None)
+        assert len(table.look()) == len(table._watches) == 2
+        shutil.rmtree(data / "goes")
+        assert len(table.look()) == len(table._watches) == 1
 
 
 def test_a_very_long_name_leaves_other_lines_as_they_are(
