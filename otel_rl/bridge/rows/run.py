@@ -378,8 +378,7 @@ class Run:
         self.reports.has_exports &= not everything
         newest_ns = max([self._newest_ns, *(row.time_ns for row in numeric)]) or clock_ns
         messages = self._take_messages(newest_ns)
-        dips = self._values.take_dips()
-        return self._rows([*numeric, *dips, *tables, *analyses, *messages])
+        return self._rows([*numeric, *tables, *analyses, *messages])
 
     def _close_steps(
         self,

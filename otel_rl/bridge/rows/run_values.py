@@ -55,6 +55,10 @@ class ChangeThrottle(Stored):
             self._changed_ns = now_ns
         return everything or now_ns - self._changed_ns >= _PATIENCE_NS
 
+    def forget(self) -> None:
+        """Forget what was written: other values were written since."""
+        self._written = {}
+
     def take(self, values: Mapping[str, float], now_ns: int) -> Mapping[str, float]:
         """Return the part of ``values`` for a row that is written now: all of them, or nothing."""
         if values == self._written and 0 <= now_ns - self._written_ns < _REPEAT_NS:
@@ -108,6 +112,9 @@ class RunValues:
     ) -> None:
         """Add to the latest of ``rows``, or append one if a change is due or all is closed.
 
+        Moments when workers were missing, noticed only later, become rows of their own. The present
+        values come in a row of a later time.
+
         Args:
             rows: Of steps and windows.
             report: The bridge's report, by tracker key.
@@ -119,11 +126,21 @@ class RunValues:
         if report and everything and not rows and newest_ns:
             rows.append(ClosedWindow(newest_ns, {}))
         standings = self._standings(self._liveness.roles())
-        if self._throttle.needs_a_row(standings, now_ns, everything=everything) and not rows:
+        dips = list(self._dips())
+        if dips:
+            self._throttle.forget()
+        is_due = self._throttle.needs_a_row(standings, now_ns, everything=everything)
+        if rows:
+            # A row of an earlier time would leave the dip as the last word.
+            since_ns = max((dip.time_ns for dip in dips), default=0)
+            is_due = all(row.time_ns <= since_ns for row in rows)
+        if is_due:
             rows.append(ClosedWindow(max(newest_ns, clock_ns), {}))
         if not rows:
+            rows += dips
             return
         latest = max(rows, key=lambda row: row.time_ns)
+        rows += dips
         self._note(report)
         latest.values.update(report)
         latest.values.update(self._throttle.take(standings, now_ns))
@@ -132,8 +149,7 @@ class RunValues:
         self._note(goodput)
         latest.values.update(goodput)
 
-    def take_dips(self) -> Iterator[ClosedWindow]:
-        """Yield windows of moments when workers were missing, noticed only later."""
+    def _dips(self) -> Iterator[ClosedWindow]:
         for role, at_ns, alive in self._liveness.take_dips():
             values: dict[str, float] = {}
             self._put(values, role, names.RL_SERVICE_ALIVE, float(alive))

@@ -18,8 +18,8 @@ def generator(index: int | None, instance: str = "", *, count: int | None = 3) -
 class Bench:
     """An aligner, workers that export every second, and a clock that tests move by hand."""
 
-    def __init__(self) -> None:
-        self.aligner = Run(AlignSettings(worker_timeout_s=LEASE_S))
+    def __init__(self, lease_s: float = LEASE_S) -> None:
+        self.aligner = Run(AlignSettings(worker_timeout_s=lease_s))
         self.now_s = 0.0
         self.living: dict[Worker, float] = {}
         self.rows: list[Row] = []

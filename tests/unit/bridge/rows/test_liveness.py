@@ -354,6 +354,28 @@ def test_two_that_were_replaced_at_once_are_one_dip_of_two(bench: Bench) -> None
     assert alive_over_time(bench) == [3, 1, 3]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("after_s", [1, 6, 8, 12])
+def test_the_last_word_after_a_replacement_is_who_is_there_now(
+    after_s: float, restarts: bool
+) -> None:
+    bench = Bench(lease_s=6)
+    bench.start(generator(0, count=1))
+    bench.run(1)
+    # A row of a time before the last sign that still waits for its worker when the next one comes.
+    told_ns = T0 + int((bench.now_s - 0.2) * S)
+    queue = Measurements(Series(generator(0, count=1), "queue"), [told_ns], [7.0], [None])
+    bench.add(Decoded([queue], [Export(generator(0, count=1), told_ns)]))
+    bench.kill(generator(0, count=1))
+    bench.run(after_s)
+    if restarts:
+        bench.restart_bridge(away_s=3)
+    bench.start(generator(0, "second", count=1))
+    bench.run(30)
+    written = [row.values for row in bench.rows if "service/generator/alive" in row.values]
+    assert written[-1]["service/generator/alive"] == 1
+
+
 def test_any_new_instance_fills_a_place_where_nobody_knows_an_index(bench: Bench) -> None:
     workers = [generator(None, f"{n}", count=None) for n in range(3)]
     bench.start(*workers)
