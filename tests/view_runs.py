@@ -55,6 +55,7 @@ class LookedAt:
         slow_from: First step in which it does.
         slow_step: Step in which all take four times as long; None for none.
         keys: Further keys, each with a value in each step.
+        named: Further keys, with the names that the program gives them.
         samples: Rollouts, as fields.
         status: Of the run.
         diverges_at: Step from which reward and loss are NaN; None for none.
@@ -69,6 +70,7 @@ class LookedAt:
     slow_from: int = 0
     slow_step: int | None = None
     keys: Sequence[str] = ()
+    named: Mapping[str, str] = field(default_factory=dict)
     samples: Sequence[Mapping[str, str | float]] = ()
     status: ExperimentStatus = ExperimentStatus.COMPLETE
     diverges_at: int | None = None
@@ -82,6 +84,10 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
     try:
         store = RunStore(journal, clock_ns=lambda: now_ns)
         own = [KeySpec(key, key, "trainer", axis="step") for key in run.keys]
+        own += [
+            KeySpec(key, name, key.partition("/")[0], axis="step", own_name=name)
+            for key, name in run.named.items()
+        ]
         keys = encode_keys([*KEYS, *own])
         description = Description(status=run.status, config=run.config)
         # In one transaction, for the sake of slow disks.
@@ -128,7 +134,7 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
             REWARD.key: 1 - 1 / step + lost,
             LOSS.key: 1 / step + lost,
             STEP.key: max(seconds),
-            **{key: noise.random() for key in run.keys},
+            **{key: noise.random() + lost for key in (*run.keys, *run.named)},
         }
         slowest = seconds.index(max(seconds))
         path = ("trainer", "train", f"trainer/{slowest}", max(seconds))
@@ -139,7 +145,10 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
                 step,
                 rows=[RowFacts(step, time_ns, values)],
                 steps=[StepFacts(step, time_ns, [path], [path], [], f"{step:032x}")],
-                workers={} if run.has_phases else _measured(step, seconds),
+                workers={
+                    **({} if run.has_phases else _measured(step, seconds)),
+                    **{key: [_of_one(step, values[key])] for key in run.named},
+                },
                 spans=[
                     SpanFacts(
                         *(step, "trainer", "train", f"trainer/{worker}"),
@@ -159,6 +168,11 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
 
 def _is_slow(run: LookedAt, worker: int, step: int) -> bool:
     return (worker == run.slow and step >= run.slow_from) or step == run.slow_step
+
+
+def _of_one(step: int, value: float) -> WorkerFacts:
+    odd = not math.isfinite(value)
+    return WorkerFacts("trainer/0", step, int(not odd), 0.0 if odd else value, int(odd))
 
 
 def _measured(step: int, seconds: Sequence[float]) -> dict[str, list[WorkerFacts]]:

@@ -26,7 +26,7 @@ from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.reader import looking
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.places import with_places
+from otel_rl.diagnose.places import with_names, with_places
 from otel_rl.diagnose.report_json import run_as_json
 from otel_rl.errors import JournalUnavailable, OtelRLError
 from otel_rl.records import ExperimentKey
@@ -88,6 +88,7 @@ class _Answers:
                 found = journals.run(run_id(experiment, trial))
                 if found is not None:
                     report = with_places(report, places_of(found, report))
+            report = with_names(report, looked.names.in_words)
         except OtelRLError as exc:  # the bridge reports it
             return orjson.dumps(
                 {"error": str(exc), "is_unavailable": isinstance(exc, JournalUnavailable)}

@@ -1,21 +1,31 @@
 """A program's own keys arrive in a tracker as the program writes them, while one role logs them."""
 
+import gzip
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
-from otel_rl.bridge.delivery.selection import KeyNames, KeySelection
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
+from otel_rl.bridge.diagnosis.histories import MemoryBound
+from otel_rl.bridge.key_names import KeyNames
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.messages import Finding
 from otel_rl.bridge.rows.run import Run
+from otel_rl.mcp.answers import Answers
 from otel_rl.records import Batch, ExperimentKey, KeySpec, Row, Signal
 from otel_rl.run_id import run_id
 from otel_rl.semconv.spec import Tier
+from otel_rl.view.pages import Pages, Question
 from tests.contract.test_stock_sdk_numbers import T0, S, StockWorker
 from tests.kept import revived
+from tests.view_runs import GRPO, KEYS, LookedAt, write_run
 from tests.wandb_offline import read_offline_run, run_directories
 
 KEY = ExperimentKey("grpo")
@@ -102,6 +112,41 @@ def test_attributes_follow_an_own_name() -> None:
 def test_the_shared_names_have_the_role_for_those_who_want_them() -> None:
     names = Names(KeyNames.OTEL_RL)
     assert keys(names.take(Stock("trainer").sets(acc=1.0))) == {"trainer/acc"}
+
+
+@pytest.mark.process
+def test_the_page_an_agent_a_diagnosis_and_a_tracker_call_a_key_by_one_name(tmp_path: Path) -> None:
+    """Rows and histories have the role in front, which nobody meets."""
+    named = {"trainer/actor/entropy": "actor/entropy", "judge/acc": "acc", "trainer/acc": "acc"}
+    write_run(tmp_path, LookedAt(steps=40, named=named, diverges_at=30, has_phases=False))
+    settings = BridgeSettings(data=tmp_path)
+    names = {"actor/entropy", "acc", "trainer/acc"}
+    pages = Pages(settings)
+    agent = Answers(settings, MemoryBound(1 << 20))
+    try:
+        sections = page_of(pages, "series")["sections"]
+        assert names <= {key for section in sections for key in section["keys"]}
+        listed = agent.keys(None, None, search="", offset=0, limit=100)["keys"]
+        assert {one["key"] for one in listed} == names | {key.key for key in KEYS}
+        assert page_of(pages, "series", key="actor/entropy")["xs"]
+        assert agent.history(None, None, "acc", None, 10)["points"] == 40
+        (cause, *_) = page_of(pages, "diagnosis")["causes"]
+    finally:
+        pages.close()
+        agent.close()
+    told = {one["key"] for one in cause["evidence"]}
+    assert told & names
+    assert not told & {"trainer/actor/entropy", "judge/acc"}
+    command = [sys.executable, "-m", "otel_rl", "diagnose", "--data", str(tmp_path)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "actor/entropy" in printed
+    assert "trainer/actor/entropy" not in printed
+
+
+def page_of(pages: Pages, part: str, **query: str) -> Any:
+    run = run_id(GRPO.experiment, GRPO.trial)
+    answer = pages.answer(Question(f"runs/{run}/{part}", query))
+    return orjson.loads(gzip.decompress(answer.body) if answer.encoding else answer.body)
 
 
 def slow(times: float, *, is_last: bool = False) -> Finding:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from otel_rl.bridge.diagnosis.histories import LiveHistories, MemoryBound
 from otel_rl.bridge.journal.reader import history_size
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.places import with_places
+from otel_rl.diagnose.places import with_names, with_places
 from otel_rl.diagnose.report_json import run_as_json
 from otel_rl.records import ExperimentStatus
 from otel_rl.view.journals import Found
@@ -120,7 +120,8 @@ class Diagnoses:
             silent_s=silent_s,
             is_interrupted=found.run.is_interrupted,
         )
-        told = run_as_json(found.run.key, history, with_places(report, places_of(found, report)))
+        report = with_places(report, places_of(found, report))
+        told = run_as_json(found.run.key, history, with_names(report, looked.names.in_words))
         return {key: _shortened(value) for key, value in told.items()}
 
 

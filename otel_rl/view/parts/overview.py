@@ -8,8 +8,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any, Final
 
-from otel_rl.bridge.delivery.selection import KeyNames, KeySelection
-from otel_rl.bridge.journal.reader import Standing, history_size, read_keys, state_of
+from otel_rl.bridge.journal.reader import Standing, history_size, read_named_keys, state_of
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.dashboard.arrange import Panel, Section
 from otel_rl.dashboard.resemblance import headlines
@@ -90,7 +89,7 @@ def run_line(found: Found, now_ns: int) -> dict[str, Any]:
 def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]:
     """Return a line of the list of runs: its facts, its verdict, and its reward."""
     with found.open() as connection:
-        keys = read_keys(connection, found.id)
+        keys = read_named_keys(connection, found.id).specs
         standing = read_standing(connection, found.id)
         _, size = history_size(connection, found.id)
     told = {"verdict": standing.verdict, "cause": label(standing.cause)}
@@ -108,8 +107,9 @@ def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
     for word, spec in headlines(keys):
         series = data.series.get(spec.key)
         if series is not None:
-            points = downsample(series.steps, series.values, most=_SPARK_POINTS)
-            last = series.values[-1]
+            values = [value * spec.own_scale for value in series.values]  # a cost is no reward
+            points = downsample(series.steps, values, most=_SPARK_POINTS)
+            last = values[-1]
             newest = last if math.isfinite(last) else str(last)
             return {
                 "name": word,
@@ -183,8 +183,7 @@ class Catalogue:
     """
 
     def __init__(self, keys: Sequence[KeySpec], detail: Tier) -> None:
-        selection = KeySelection(detail, KeyNames.OTEL_RL, per_worker=False, keys=lambda: keys)
-        shown = selection.keys()
+        shown = [spec for spec in keys if detail.includes(spec.tier)]
         self._sections = workspace(shown)
         self._first = first_row(self._sections, shown)
         self.amounts = amounts(keys)
