@@ -12,6 +12,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
 
 __all__ = ["Browser"]
 
@@ -92,6 +93,10 @@ class Browser:
     def press(self, keys: str) -> None:
         """Type keys, wherever the focus is."""
         ActionChains(self._driver).send_keys(keys).perform()
+
+    def click(self, selector: str) -> None:
+        """Click an element where it is seen."""
+        self._driver.find_element(By.CSS_SELECTOR, selector).click()
 
     def wait(self, expression: str) -> None:
         """Wait until an expression is true."""

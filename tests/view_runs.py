@@ -60,6 +60,8 @@ class LookedAt:
         status: Of the run.
         diverges_at: Step from which reward and loss are NaN; None for none.
         config: Settings of the program.
+        tags: Of the run.
+        level: Added to its reward.
         has_phases: Whether the times are of a phase; else they are measurements of ``MEASURED``.
     """
 
@@ -75,6 +77,8 @@ class LookedAt:
     status: ExperimentStatus = ExperimentStatus.COMPLETE
     diverges_at: int | None = None
     config: Mapping[str, Value] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    level: float = 0.0
     has_phases: bool = True
 
 
@@ -89,7 +93,7 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
             for key, name in run.named.items()
         ]
         keys = encode_keys([*KEYS, *own])
-        description = Description(status=run.status, config=run.config)
+        description = Description(status=run.status, config=run.config, tags=run.tags)
         # In one transaction, for the sake of slow disks.
         store.commit(
             [
@@ -131,7 +135,7 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
         ]
         lost = math.nan if run.diverges_at and step >= run.diverges_at else 0.0
         values = {
-            REWARD.key: 1 - 1 / step + lost,
+            REWARD.key: 1 - 1 / step + run.level + lost,
             LOSS.key: 1 / step + lost,
             STEP.key: max(seconds),
             **{key: noise.random() + lost for key in (*run.keys, *run.named)},

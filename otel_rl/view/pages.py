@@ -166,7 +166,8 @@ class Pages:
         seen = [
             one
             for one in found
-            if wanted in str(one.run.key).casefold() and may_see(one, question.experiments)
+            if wanted in " ".join([str(one.run.key), *one.run.description.tags]).casefold()
+            and may_see(one, question.experiments)
         ]
         return seen, faults
 

@@ -286,3 +286,72 @@ def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(
         browser.do("location.reload()")
         browser.wait(f"{rates}.length === 5 && {rates}.every((one) => one > 0)")
         assert browser.complaints() == []
+
+
+class Pointer:
+    """Clicks as a person makes them, counted."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.clicks = 0
+        self._browser = browser
+
+    def click(self, selector: str) -> None:
+        self._browser.wait(f"document.querySelector({json.dumps(selector)}) !== null")
+        self._browser.click(selector)
+        self.clicks += 1
+
+    def choose(self, selector: str, value: str) -> None:
+        """Open a list, and choose from it."""
+        option = f"{selector} option[value={json.dumps(value)}]"
+        self._browser.wait(f"document.querySelector({json.dumps(option)}) !== null")
+        self._browser.do(
+            f"const list = document.querySelector({json.dumps(selector)});"
+            f"list.value = {json.dumps(value)}; list.dispatchEvent(new Event('change'))"
+        )
+        self.clicks += 2
+
+
+def test_twelve_runs_are_compared_by_a_setting_in_six_clicks(
+    viewed: tuple[str, Browser], tmp_path: Path
+) -> None:
+    """The mean of each group with its lowest and highest, in the first charts of all runs."""
+    _, browser = viewed
+    for place in range(13):
+        rate, seed = (0.1, 0.01, 0.001, 0.0001)[place % 4], place // 4
+        is_of_sweep = place < 12
+        run = LookedAt(
+            ExperimentKey("sweep", str(place)),
+            workers=1,
+            config={"optim": {"lr": rate, "warmup": 10}, "seed": seed},
+            tags=["ablation"] if is_of_sweep else ["debug (old)"],
+            level=100 * rate + seed,
+        )
+        write_run(tmp_path / "data", run, now_ns=T0 + place * S)
+    with served(tmp_path / "data") as url:
+        browser.open(url, "runs")
+        pointer = Pointer(browser)
+        pointer.click("[data-run]:nth-child(2) .tag")
+        browser.wait("document.querySelectorAll('[data-run]:not([hidden])').length === 12")
+        pointer.click("#all")
+        plot = "document.querySelector('#compare')"
+        browser.wait(f"{plot}?.data?.length === 12")
+        pointer.choose("#group", "optim.lr")
+        means = f"({plot}?.data ?? []).filter((one) => one.opacity === undefined)"
+        browser.wait(f"{means}.length === 4")
+        names = browser.get(f"{means}.map((one) => one.name)")
+        assert names == [f"optim.lr {rate}, 3 runs" for rate in ("0.0001", "0.001", "0.01", "0.1")]
+        ends = f"(name) => {plot}.data.find((one) => one.name.endsWith(name)).y.at(-1)"
+        of = [
+            browser.get(f"({ends})('0.01, 3 runs{end}')") for end in ("", ": lowest", ": highest")
+        ]
+        assert of == pytest.approx([2.95, 1.95, 3.95])
+        pointer.click("#grid")
+        grid = "[...document.querySelectorAll('[data-grid]')].filter((one) => one.data)"
+        browser.wait(f"{grid}.length > 1 && {grid}.every((one) => one.data.length === 12)")
+        assert pointer.clicks <= 6
+        differences = "[...document.querySelectorAll('#differences tbody th')]"
+        assert browser.get(f"{differences}.map((one) => one.innerText)") == ["optim.lr", "seed"]
+        browser.wait("location.hash.includes('group=optim.lr')")
+        browser.do("location.reload()")
+        browser.wait(f"{means}.length === 4")
+        assert browser.complaints() == []

@@ -14,7 +14,7 @@ from otel_rl.dashboard.arrange import Panel, Section
 from otel_rl.dashboard.resemblance import headlines
 from otel_rl.goodput import as_json as as_json_goodput
 from otel_rl.goodput import in_words
-from otel_rl.records import ExperimentStatus, KeySpec
+from otel_rl.records import GPUS, ExperimentStatus, KeySpec
 from otel_rl.semconv.spec import Tier
 from otel_rl.view.downsample import downsample
 from otel_rl.view.journals import Found, Journals
@@ -40,6 +40,9 @@ _LINE_POINTS: Final = 600
 _MAX_SPARK_BYTES: Final = 4 << 20  # of stored history; longer ones are read when they are opened
 _NEWEST_OF_LONG: Final = 4  # records, for the value alone
 
+_MOST_TAGS: Final = 8  # of a run in the list
+_MOST_MACHINES: Final = 4
+
 _NS_PER_S: Final = 1e9
 _NS_PER_MS: Final = 1e6
 _MS_PER_S: Final = 1e3
@@ -61,6 +64,9 @@ def run_facts(found: Found, standing: Standing, now_ns: int) -> dict[str, Any]:
         "trial": label(key.trial),
         "state": state_of(run, standing, now_ns),
         "crash": None if crash is None else label(crash.as_crash),
+        "tags": [label(tag) for tag in run.description.tags[:_MOST_TAGS]],
+        "machines": [label(host) for host in [*run.description.hosts][:_MOST_MACHINES]],
+        "gpus": sum(prefix.startswith(f"{GPUS}/") for prefix in run.description.devices) or None,
         "step": run.step,
         "lasted_s": age_s - idle_s if has_ended else age_s,
         "idle_s": idle_s,
