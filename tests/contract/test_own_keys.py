@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.selection import KeySelection
@@ -21,12 +22,14 @@ from otel_rl.bridge.rows.run import Run
 from otel_rl.mcp.answers import Answers
 from otel_rl.records import Batch, ExperimentKey, KeySpec, Row, Signal
 from otel_rl.run_id import run_id
+from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.semconv.spec import Tier
 from otel_rl.view.pages import Pages, Question
 from tests.contract.test_stock_sdk_numbers import T0, S, StockWorker
 from tests.kept import revived
+from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.view_runs import GRPO, KEYS, LookedAt, write_run
-from tests.wandb_offline import read_offline_run, run_directories
+from tests.wandb_offline import OfflineRun, read_offline_run, run_directories
 
 KEY = ExperimentKey("grpo")
 
@@ -149,11 +152,65 @@ def page_of(pages: Pages, part: str, **query: str) -> Any:
     return orjson.loads(gzip.decompress(answer.body) if answer.encoding else answer.body)
 
 
+def _at_step(step: int) -> NumberDataPoint:
+    measured = point(1.0 + step, T0 + step * S)
+    measured.attributes.extend(key_values({RL_LOOP_ITERATION: step}))
+    return measured
+
+
+def written_offline(directory: Path, rows: list[Row]) -> OfflineRun:
+    """Let the real SDK write rows, and read its file."""
+    tracker = WandbTracker()
+    run = RunInfo(KEY, run_id(KEY.experiment, KEY.trial), directory, (("mode", "offline"),))
+    tracker.open(run)
+    tracker.write(rows)
+    tracker.close(exit_code=0)
+    (made,) = run_directories(directory, run.run_id)
+    return read_offline_run(made)
+
+
 def slow(times: float, *, is_last: bool = False) -> Finding:
     words = f"trainer/1 is {times} times slower"
     amount = {"ratio": times, "after": times, "before": 1.0, "unit": "s"}
     cause = {"kind": "straggler", "role": "trainer", "worker": "trainer/1", "words": words}
     return Finding(3, T0, "cause", words, [{**cause, "amount": amount}], is_last=is_last)
+
+
+def verl_like() -> dict[str, set[str]]:
+    """Three hundred names of one program, by the sections that W&B makes of them."""
+    parts = {
+        "actor": ["entropy", "kl_loss", "grad_norm", *(f"layers/{n}/norm" for n in range(96))],
+        "critic": [f"{of}/{end}" for of in ("score", "vf") for end in ("mean", "max", "min")],
+        "val-core": [f"task{n}/acc/mean@{k}" for n in range(40) for k in (1, 8)],
+        "timing_s": [f"part_{n}" for n in range(80)],
+        "perf": [f"throughput/{n}" for n in range(35)],
+    }
+    return {section: {f"{section}/{name}" for name in of} for section, of in parts.items()}
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("no_login")
+def test_three_hundred_keys_of_a_program_are_its_own_sections_of_a_w_b_run_over_one_axis(
+    tmp_path: Path,
+) -> None:
+    sections = verl_like()
+    wanted = set[str]().union(*sections.values())
+    assert len(wanted) == 300
+    names, rows = Names(), list[Row]()
+    resource = {"rl.experiment.name": "grpo", "rl.worker.role": "trainer", "rl.worker.index": 0}
+    for step in range(3):
+        request = metrics_request(
+            *(gauge(_at_step(step), name=name) for name in wanted), resource=resource
+        )
+        for of_scope in request.resource_metrics[0].scope_metrics:
+            of_scope.scope.name = "otel_rl@program"  # that of ``otel_rl.log``, which takes any name
+        rows += names.take(request.SerializeToString())
+    found = written_offline(tmp_path, rows)
+    logged = set().union(*found.history) - {"_step", "_timestamp", "_runtime"}
+    assert wanted <= logged
+    assert {key for key in logged if key.partition("/")[0] in sections} == wanted
+    assert {found.metrics.get(key, found.metrics["*"]) for key in wanted} == {"step"}
+    assert all("step" in row for row in found.history if row.keys() & wanted)
 
 
 @pytest.mark.process
@@ -164,13 +221,7 @@ def test_a_w_b_run_tells_the_last_estimate_of_a_finding_and_alerts_once(tmp_path
     for finding in (slow(4.3), slow(8.4), slow(8.9, is_last=True)):
         names.run.findings.add(finding)
         rows += names.close()
-    tracker = WandbTracker()
-    run = RunInfo(KEY, run_id(KEY.experiment, KEY.trial), tmp_path, (("mode", "offline"),))
-    tracker.open(run)
-    tracker.write(rows)
-    tracker.close(exit_code=0)
-    (made,) = run_directories(tmp_path, run.run_id)
-    found = read_offline_run(made)
+    found = written_offline(tmp_path, rows)
     assert found.summary["diagnosis/alert"] == "trainer/1 is 8.9 times slower"
     assert (found.summary["diagnosis/verdict"], found.summary["diagnosis/worker"]) == (
         "cause",
