@@ -109,6 +109,14 @@ class Browser:
         """Change the size of the window, in pixels."""
         self._driver.set_window_size(width, height)
 
+    def as_phone(self, width: int) -> None:
+        """Show pages as a phone does, narrower than any window; 0 for the window again."""
+        if width:
+            metrics = {"width": width, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+            self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        else:
+            self._driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
     def screenshot(self, path: Path) -> None:
         """Write a picture of the window as PNG."""
         assert self._driver.save_screenshot(str(path))

@@ -103,7 +103,8 @@ class NamedKeys:
             name = spec.key
             while name in self._taken or name in _RESERVED:
                 name += _OTHER
-            yield replace(spec, key=name, own_scale=1.0)
+            is_same = name == spec.key and spec.own_scale == 1
+            yield spec if is_same else replace(spec, key=name, own_scale=1.0)
 
     def _is_free(self, own: str) -> bool:
         return (

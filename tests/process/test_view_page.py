@@ -456,7 +456,7 @@ def test_dark_is_dark_and_is_remembered(viewed: Viewed) -> None:
 
 def test_a_phone_scrolls_in_one_direction(viewed: Viewed) -> None:
     browser = viewed.browser
-    browser.resize(500, 900)  # Chromium has no narrower window
+    browser.as_phone(390)
     try:
         browser.open(viewed.url, "runs")
         assert browser.get("document.documentElement.scrollWidth <= innerWidth")
@@ -465,12 +465,12 @@ def test_a_phone_scrolls_in_one_direction(viewed: Viewed) -> None:
         assert {text.strip() for text in browser.get(before)} == {'"step "', '"reward "'}
         badges = "[...document.querySelectorAll('.list .badge')].map((one) => one.parentElement)"
         right = f"{badges}.map((one) => one.getBoundingClientRect().right)"
-        assert max(browser.get(right)) <= 500  # states and verdicts are seen
-        for page in ("overview", "workers", "rollouts", "health"):
+        assert max(browser.get(right)) <= 390  # states and verdicts are seen
+        for page in PAGES:
             viewed.open(GRPO, page)
-            assert browser.get("document.documentElement.scrollWidth <= innerWidth"), page
+            assert browser.get("[document.documentElement.scrollWidth, innerWidth]") == 2 * [390]
     finally:
-        browser.resize(1400, 1000)
+        browser.as_phone(0)
 
 
 @pytest.mark.parametrize("page", ["overview", "timeline", "workers", "rollouts", "health"])

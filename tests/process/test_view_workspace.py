@@ -288,6 +288,53 @@ def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(
         assert browser.complaints() == []
 
 
+def test_of_three_hundred_keys_only_what_is_seen_is_asked_for_and_drawn(
+    viewed: tuple[str, Browser], tmp_path: Path
+) -> None:
+    """Then an overview is there at once, and so is the other theme."""
+    _, browser = viewed
+    key = ExperimentKey("wide", "500")
+    # Keys that differ by a number share a chart.
+    keys = [f"part{n}/{a}{b}" for n in "abcdefghij" for a in "klmnop" for b in "vwxyz"]
+    write_run(tmp_path / "data", LookedAt(key, steps=500, keys=keys))
+    with served(tmp_path / "data") as url:
+        browser.open(f"{url}#/run/{run_id(key.experiment, key.trial)}/overview", "overview")
+        browser.wait(f"{DRAWN}.length > 0 && document.querySelector('#verdict .badge') !== null")
+        asked = (
+            "performance.getEntriesByType('resource')"
+            ".filter((one) => one.name.includes('/api/') && !one.name.includes('plotly'))"
+        )
+        assert browser.get(f"{asked}.length") < 20
+        assert browser.get(f"{asked}.reduce((sum, one) => sum + one.transferSize, 0)") < 100_000
+        browser.do(
+            "document.querySelectorAll('.fold[aria-expanded=false]').forEach((one) => one.click())"
+        )
+        browser.wait(f"{PANELS}.length > 290")
+        drawn = 0
+        while drawn < 60:  # as a reader goes down
+            browser.do("scrollBy(0, innerHeight)")
+            browser.wait(f"{DRAWN}.length > {drawn}")
+            drawn = browser.get(f"{DRAWN}.length")
+        browser.do(
+            "window.redrawn = new Set(); const before = Plotly.react;"
+            "Plotly.react = (of, ...more) => { redrawn.add(of); return before(of, ...more); }"
+        )
+        seen = f"{DRAWN}.filter((one) => one.seen)"
+        color = f"{seen}[0].layout.font.color"
+        light = browser.get(color)
+        browser.do("document.documentElement.dataset.theme = 'light'")
+        browser.press("t")
+        browser.wait(f"{seen}.length > 0 && {seen}.every((one) => redrawn.has(one))")
+        assert browser.get("document.documentElement.dataset.theme") == "dark"
+        assert browser.get(color) != light
+        assert browser.get("redrawn.size") < drawn / 2
+        assert browser.get("[...redrawn].every((one) => one.seen)")
+        browser.do("scrollTo(0, 0)")  # what was not on the screen follows as it comes back
+        browser.wait(f"redrawn.has({PANELS}[0]) && {PANELS}[0].layout.font.color === {color}")
+        assert browser.complaints() == []
+        browser.do("localStorage.clear()")
+
+
 class Pointer:
     """Clicks as a person makes them, counted."""
 
