@@ -13,6 +13,7 @@ from otel_rl.bridge.journal.reader import read_history, read_named_keys
 from otel_rl.cli.find_run import FoundRun, Runs, add_run, steps, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.terminal import counted, progress
+from otel_rl.diagnose.coverage import steps_of
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.goodput import goodput_of
 from otel_rl.diagnose.history.records import Facts
@@ -102,7 +103,8 @@ def _command(arguments: argparse.Namespace) -> int:
         print(json.dumps(run_as_json(run.key, history, report), indent=1, allow_nan=False))
         return status
     attempt = f", attempt {history.attempt}" if history.attempt > 1 else ""
-    size = f"{many(history.last, 'step')}{attempt}, {many(len(bodies), 'snapshot')}"
+    steps = max(history.last, steps_of(history))  # of a long run the first are forgotten
+    size = f"{many(steps, 'step')}{attempt}, {many(len(bodies), 'snapshot')}"
     print(shown(f"{run.key}, {size}"))
     for line in in_words(report, trace_url=redacted(settings.rows.trace_url)):
         print(printable(line))
