@@ -23,13 +23,7 @@ from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.reader import (
-    first_history,
-    history_records,
-    read_history,
-    read_named_keys,
-)
-from otel_rl.bridge.key_names import NamedKeys
+from otel_rl.bridge.journal.reader import first_history, history_records, read_history
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
 from otel_rl.records import ExperimentKey
@@ -131,14 +125,12 @@ class Looked(NamedTuple):
         history: Valid until the next look at any run.
         records: Number of records that were read for it.
         is_whole: Whether these are all that there are.
-        names: Of its keys.
         left: Number of records that were left for the next look, for want of time.
     """
 
     history: RunHistory
     records: int
     is_whole: bool
-    names: NamedKeys
     left: int = 0
 
 
@@ -219,7 +211,6 @@ class LiveHistories:
                 if time.monotonic() > until_s:
                     break
             left = history_records(connection, run, max(live.numbers[-1:], default=0))
-            names = read_named_keys(connection, run)
         is_half_read = bool(left)  # and is not begun anew
         self._live.put((key, begun_ns), live, live.weigh(), stays=is_half_read)
-        return Looked(live.history.history(), records, is_whole, names, left)
+        return Looked(live.history.history(), records, is_whole, left)

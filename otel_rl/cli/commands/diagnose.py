@@ -9,7 +9,7 @@ from pathlib import Path
 
 from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.reader import read_history, read_named_keys
+from otel_rl.bridge.journal.reader import read_history
 from otel_rl.cli.find_run import FoundRun, Runs, add_run, steps, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.terminal import counted, progress
@@ -18,7 +18,6 @@ from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.goodput import goodput_of
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.places import with_names, with_places
 from otel_rl.diagnose.render import in_words
 from otel_rl.diagnose.report_json import json_schema, run_as_json
 from otel_rl.diagnose.result import Diagnosis
@@ -27,7 +26,7 @@ from otel_rl.plurals import many
 from otel_rl.redaction import printable, redacted, shown
 from otel_rl.view.journals import Found
 from otel_rl.view.report import CAUSES, write_report
-from otel_rl.view.worker_places import places_of
+from otel_rl.view.worker_places import completed
 
 __all__ = ["add_parser"]
 
@@ -124,9 +123,7 @@ def _diagnosed(arguments: argparse.Namespace, run: FoundRun, history: RunHistory
         silent_s=max(0.0, time.time() - history.newest_ns / 1e9),
         is_interrupted=run.overview.is_interrupted,
     )
-    report = with_places(report, places_of(Found(run.id, run.overview, run.open), report))
-    with run.open() as connection:
-        return with_names(report, read_named_keys(connection, run.id).in_words)
+    return completed(Found(run.id, run.overview, run.open), report)
 
 
 def _write_html(arguments: argparse.Namespace, settings: BridgeSettings, run: FoundRun) -> None:
