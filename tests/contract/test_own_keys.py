@@ -27,7 +27,7 @@ from otel_rl.semconv.spec import Tier
 from otel_rl.view.pages import Pages, Question
 from tests.contract.test_stock_sdk_numbers import T0, S, StockWorker
 from tests.kept import revived
-from tests.otlp_requests import gauge, key_values, metrics_request, point
+from tests.otlp_requests import Attributes, gauge, key_values, metrics_request, point
 from tests.view_runs import GRPO, KEYS, LookedAt, write_run
 from tests.wandb_offline import OfflineRun, read_offline_run, run_directories
 
@@ -197,7 +197,11 @@ def test_three_hundred_keys_of_a_program_are_its_own_sections_of_a_w_b_run_over_
     wanted = set[str]().union(*sections.values())
     assert len(wanted) == 300
     names, rows = Names(), list[Row]()
-    resource = {"rl.experiment.name": "grpo", "rl.worker.role": "trainer", "rl.worker.index": 0}
+    resource: Attributes = {
+        "rl.experiment.name": "grpo",
+        "rl.worker.role": "trainer",
+        "rl.worker.index": 0,
+    }
     for step in range(3):
         request = metrics_request(
             *(gauge(_at_step(step), name=name) for name in wanted), resource=resource
