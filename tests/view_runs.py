@@ -13,6 +13,7 @@ from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
 from otel_rl.records import (
     Description,
+    Device,
     ExperimentKey,
     ExperimentStatus,
     KeySpec,
@@ -61,6 +62,7 @@ class LookedAt:
         diverges_at: Step from which reward and loss are NaN; None for none.
         config: Settings of the program.
         tags: Of the run.
+        machines: Of its trainers, each with one GPU.
         level: Added to its reward.
         has_phases: Whether the times are of a phase; else they are measurements of ``MEASURED``.
     """
@@ -78,6 +80,7 @@ class LookedAt:
     diverges_at: int | None = None
     config: Mapping[str, Value] = field(default_factory=dict)
     tags: Sequence[str] = ()
+    machines: Sequence[str] = ()
     level: float = 0.0
     has_phases: bool = True
 
@@ -93,7 +96,16 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
             for key, name in run.named.items()
         ]
         keys = encode_keys([*KEYS, *own])
-        description = Description(status=run.status, config=run.config, tags=run.tags)
+        description = Description(
+            status=run.status,
+            config=run.config,
+            tags=run.tags,
+            hosts={host: ["trainer"] for host in run.machines},
+            devices={
+                f"gpu/{host}/gpu0": Device(host, host, "gpu0", model="", workers=())
+                for host in run.machines
+            },
+        )
         # In one transaction, for the sake of slow disks.
         store.commit(
             [

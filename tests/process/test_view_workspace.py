@@ -265,7 +265,8 @@ def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(
     for place, rate in enumerate((0.03, 0.1, 0.01, 0.3, 0.003)):
         config = {"optim": {"lr": rate}}
         key = ExperimentKey("sweep", str(place))
-        write_run(tmp_path / "data", LookedAt(key, workers=1, config=config), now_ns=T0 + place * S)
+        run = LookedAt(key, workers=1, config=config, machines=[f"node{place}", "shared"])
+        write_run(tmp_path / "data", run, now_ns=T0 + place * S)
     with served(tmp_path / "data") as url:
         browser.open(url, "runs")
         browser.do("document.querySelector('#all').click()")
@@ -279,6 +280,19 @@ def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(
         browser.wait(f"{rates}.length === 5 && {rates}.every((one) => one > 0)")
         browser.do("document.querySelector('[data-focus=\"sort optim.lr\"]').click()")
         browser.wait(f"JSON.stringify({rates}) === '[0.3,0.1,0.03,0.01,0.003]'")
+        for name in ("machines", "GPUs"):
+            browser.do(
+                f"const column = document.querySelector('#column'); column.value = '{name}';"
+                "column.dispatchEvent(new Event('change'))"
+            )
+            browser.wait(f"document.querySelector('[data-focus=\"sort {name}\"]') !== null")
+        row = "[...document.querySelectorAll('[data-run] .further')].map((one) => one.innerText)"
+        browser.wait(f"{row}.length === 15")
+        assert browser.get(f"{row}.slice(0, 3)") == ["0.3", "node3, shared", "2"]
+        for name in ("machines", "GPUs"):
+            remove = f"document.querySelector('[aria-label^=\"Remove the column {name} \"]')"
+            browser.do(f"{remove}.click()")
+            browser.wait(f"{remove} === null")
         browser.do("document.querySelector('#grid').click()")
         grid = "[...document.querySelectorAll('[data-grid]')]"
         browser.wait(f"{grid}.length > 1 && {grid}.every((one) => one.data?.length === 5)")
