@@ -170,7 +170,7 @@ def test_every_relative_link_leads_somewhere() -> None:
     [("From a call to the socket", "worker"), ("From the socket to the tracker", "bridge")],
 )
 def test_the_way_of_a_value_is_told_by_files_that_are_there(heading: str, room: str) -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = page("explanation/architecture")
     section = text.split(f"### {heading}\n")[1].split("\n#")[0]
     files = re.findall(r"`([a-z_/]+\.py)`", section)
     assert len(files) > 5
