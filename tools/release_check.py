@@ -156,8 +156,8 @@ def _check_contents(tools: Path, wheel: Path, source: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = {name for name in packed.namelist() if ".dist-info/" not in name}
     committed = set(_run("git", "ls-files", "otel_rl").split())
-    pages = {f"otel_rl/{page}" for page in _run("git", "ls-files", "docs/*.md").split()}
-    pages = {page for page in pages if page.count("/") == 2}
+    folders = (":(glob)docs/*.md", "docs/explanation")
+    pages = {f"otel_rl/{page}" for page in _run("git", "ls-files", *folders).split()}
     if lacking := sorted((committed | pages) - names):
         raise _Failed(f"the wheel lacks {', '.join(lacking[:5])}")
     if strays := sorted(names - committed - pages):

@@ -27,7 +27,8 @@ from tests.process.commands import clean_environment, jsonl_rows, otel_rl
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-GUIDES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+FOLDERS = (DOCS, DOCS / "explanation")
+GUIDES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted(folder.glob("*.md")))]
 EXAMPLES = dict(examples(GUIDES))
 NO_WORKERS = {"trackers-0"}
 
@@ -53,7 +54,7 @@ def test_generated_tables_are_up_to_date() -> None:
 
 
 def topics() -> set[str]:
-    return {path.stem for path in DOCS.glob("*.md")} - {"README"}
+    return {path.stem for path in GUIDES} - {"README"}
 
 
 def test_help_lists_every_page_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,9 +67,8 @@ def test_help_lists_every_page_in_one_line(capsys: pytest.CaptureFixture[str]) -
 def test_every_page_is_in_the_wheel() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     included = build["targets"]["wheel"]["force-include"]
-    assert included == {
-        f"docs/{path.name}": f"otel_rl/docs/{path.name}" for path in DOCS.glob("*.md")
-    }
+    pages = [path.relative_to(ROOT).as_posix() for path in [*DOCS.glob("*.md"), *FOLDERS[1:]]]
+    assert included == {page: f"otel_rl/{page}" for page in pages}
 
 
 def messages(path: Path) -> Iterator[str]:
