@@ -97,7 +97,7 @@ def follow(page: Path, directory: Path, environment: Mapping[str, str]) -> Itera
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
-                    timeout=500,
+                    timeout=1_000,  # a busy machine
                     check=False,
                 )
                 printed = done.stdout.replace(str(directory), f"/home/you/{directory.name}")
