@@ -381,14 +381,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if out of date")
     check = parser.parse_args(argv).check
     stale = False
-    for path in sorted(DOCS.glob("*.md")):
+    for path in sorted(DOCS.rglob("*.md")):
         page = path.read_text(encoding="utf-8")
         filled = _filled(page)
         if filled == page:
             continue
         if check:
             stale = True
-            sys.stderr.write(f"docs/{path.name} is out of date. Run: make generate\n")
+            sys.stderr.write(f"docs/{path.relative_to(DOCS)} is out of date. Run: make generate\n")
         else:
             path.write_text(filled, encoding="utf-8")
     for path, text in _files():
