@@ -13,21 +13,15 @@ from otel_rl.demo.children import demo_environment
 from otel_rl.demo.result import RESULT_FILE, DemoResult
 from otel_rl.demo.settings import DemoSettings
 
-__all__ = ["COLOCATED", "ORCHESTRATOR", "run"]
+__all__ = ["run"]
 
 ORCHESTRATOR = "otel_rl.demo.processes.orchestrator"
-COLOCATED = "otel_rl.demo.colocated"
 
 LOOK_EVERY_S = 0.5
 TEARDOWN_S = 30.0  # the orchestrator ends its children within this, or is killed itself
 
 
-def run(
-    settings: DemoSettings,
-    env: Mapping[str, str] | None = None,
-    *,
-    orchestrator: str = ORCHESTRATOR,
-) -> DemoResult:
+def run(settings: DemoSettings, env: Mapping[str, str] | None = None) -> DemoResult:
     """Run the whole demo in processes of its own, with progress on stdout. Blocks until the end.
 
     Ctrl-C ends the run early; the result reports it. No process outlives this call.
@@ -36,7 +30,6 @@ def run(
         settings: Of the run.
         env: Environment of all processes; None takes this one's. Its ``OTEL_*`` variables set the
             target of telemetry; without an endpoint the demo runs without it.
-        orchestrator: The module to run; ``COLOCATED`` is a variant of the demo.
     """
     if settings.work_dir is None:
         work_dir = Path(tempfile.mkdtemp(prefix="otel-rl-demo-"))
@@ -50,7 +43,7 @@ def run(
     log = work_dir / "orchestrator.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(  # noqa: S603  # our own module, no shell
-            [sys.executable, "-m", orchestrator, str(work_dir)],
+            [sys.executable, "-m", ORCHESTRATOR, str(work_dir)],
             stdin=subprocess.DEVNULL,
             stderr=errors,
             env=environment,

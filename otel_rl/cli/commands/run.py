@@ -15,7 +15,6 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.counters import Counter, Outcome
 from otel_rl.bridge.delivery.wandb.account import OWN_RUN, is_disabled
 from otel_rl.cli.embedded_bridge import (
-    W_AND_B_IS_OFF,
     Embedded,
     embedded_defaults,
     page_link,
@@ -157,8 +156,6 @@ def _command(arguments: argparse.Namespace) -> int:
                 "otel-rl run --tracker jsonl -- CMD"
             )
             return _run(command, _recording_nothing(names), requests)
-        if enabled is not settings:
-            say(W_AND_B_IS_OFF)
         try:
             embedded = Embedded(enabled, names)
         except OtelRLError as exc:
@@ -184,7 +181,7 @@ def _run_reported(
             said_by_the_report(may_go_on=True),
             live_line(bridge.settings.data, embedded.names.key, is_wanted=arguments.live_line),
         ):
-            status = _run(command, environment, requests, embedded.began)
+            status = _run(command, environment, requests, bridge.began)
     finally:
         requests.end.status = status
         by = _signal_of(status)

@@ -92,7 +92,6 @@ class Orchestrator:
             self._dismiss()
         finally:
             self._children.end_all()
-            self._progress.close()
             otel_rl.finish(status)
         return self._record.result(reason=reason, logs=self._logs, replicas=self._replicas)
 
