@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, Listener
 import numpy as np
 import numpy.typing as npt
 
-from otel_rl.demo import tokenizer
+from otel_rl.demo import task
 from otel_rl.demo.messages import Address, Group
 from otel_rl.demo.rpc import accept, connect
 from otel_rl.demo.settings import DemoSettings
@@ -46,12 +46,10 @@ class Objective:
     Attributes:
         clip: The ratio is clipped to [1 - clip, 1 + clip].
         kl_weight: Of the KL penalty against the reference policy.
-        entropy_weight: Of the entropy bonus.
     """
 
     clip: float
     kl_weight: float
-    entropy_weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +123,7 @@ def loss_and_gradient(
     distance = np.clip(np.log(reference + 1e-20) - log_probability, -20.0, 20.0)
     kl = np.exp(distance) - distance - 1
     entropy = -(probabilities * logs).sum(axis=-1)
-    pointwise = (
-        -np.minimum(free, held) + objective.kl_weight * kl - objective.entropy_weight * entropy
-    )
+    pointwise = -np.minimum(free, held) + objective.kl_weight * kl
 
     by_log_probability = weight * (
         -np.where(active, free, 0.0) + objective.kl_weight * (1 - np.exp(distance))
@@ -136,8 +132,6 @@ def loss_and_gradient(
     inner = -by_log_probability[..., None] * probabilities
     chosen = np.take_along_axis(inner, taken, axis=-1) + by_log_probability[..., None]
     np.put_along_axis(inner, taken, chosen, axis=-1)
-    spread = probabilities * (logs + entropy[..., None])
-    inner += objective.entropy_weight * weight[..., None] * spread
     gradient[:, :-1] = inner
     outcome = Outcome(
         loss=float((weight * pointwise).sum()),
@@ -158,7 +152,7 @@ def pack(groups: Sequence[Group], *, length: int) -> Batch:
     """
     rows = sum(len(group.rewards) for group in groups)
     batch = Batch(
-        tokens=np.full((rows, length), tokenizer.PAD, np.int64),
+        tokens=np.full((rows, length), task.PAD, np.int64),
         mask=np.zeros((rows, length - 1), np.float32),
         behaviour=np.zeros((rows, length - 1), np.float32),
         advantages=np.zeros((rows, length - 1), np.float32),
@@ -240,11 +234,7 @@ class Learner:
         self._reference = Parameters.from_bytes(settings.shape, checkpoint)
         self._adam = Adam(len(self.policy.flat))
         self._settings = settings
-        self._objective = Objective(
-            clip=settings.clip,
-            kl_weight=settings.kl_weight,
-            entropy_weight=settings.entropy_weight,
-        )
+        self._objective = Objective(settings.clip, settings.kl_weight)
 
     def reference_logits(self, batch: Batch) -> Floats:
         """Return the logits of the frozen policy."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -9,13 +10,22 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from otel_rl.demo.children import demo_environment
 from otel_rl.demo.result import RESULT_FILE, DemoResult
+from otel_rl.demo.rpc import KEY_VARIABLE
 from otel_rl.demo.settings import DemoSettings
 
 __all__ = ["run"]
 
 ORCHESTRATOR = "otel_rl.demo.processes.orchestrator"
+
+# One thread per process: with a dozen processes on a few cores, BLAS threads only compete.
+_ONE_THREAD = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 
 LOOK_EVERY_S = 0.5
 TEARDOWN_S = 30.0  # the orchestrator ends its children within this, or is killed itself
@@ -38,7 +48,7 @@ def run(settings: DemoSettings, env: Mapping[str, str] | None = None) -> DemoRes
         work_dir.mkdir(parents=True, exist_ok=True)
     (work_dir / "settings.json").write_text(settings.model_dump_json(indent=2))
     (work_dir / RESULT_FILE).unlink(missing_ok=True)
-    environment = demo_environment(os.environ if env is None else env)
+    environment = _environment(os.environ if env is None else env)
     _configure_telemetry(environment, settings)
     log = work_dir / "orchestrator.log"
     with log.open("wb") as errors:
@@ -54,6 +64,19 @@ def run(settings: DemoSettings, env: Mapping[str, str] | None = None) -> DemoRes
     except FileNotFoundError:
         reason = f"the orchestrator ended with {process.returncode} [{log}]"
         return DemoResult(reason=reason, logs=work_dir / "logs")
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for all processes of one run, with a new secret."""
+    return {
+        "OTEL_RL_GC": "1",  # the generator has no phases, but GC pauses
+        "OTEL_RL_HOST_INTERVAL": "1000",  # the run is short
+        # Nothing in it writes to W&B.
+        **{name: value for name, value in environment.items() if name != "WANDB_API_KEY"},
+        **dict.fromkeys(_ONE_THREAD, "1"),
+        "PYTHONUNBUFFERED": "1",
+        KEY_VARIABLE: secrets.token_hex(16),
+    }
 
 
 def _configure_telemetry(environment: dict[str, str], settings: DemoSettings) -> None:

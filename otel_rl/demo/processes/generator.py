@@ -17,7 +17,6 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
-from otel_rl.demo import tokenizer
 from otel_rl.demo.decoding import DecodeBatch, Job, KvCache
 from otel_rl.demo.faults import Kind
 from otel_rl.demo.generator_metrics import GeneratorMetrics, observe_process
@@ -31,6 +30,7 @@ from otel_rl.demo.messages import (
     Weights,
 )
 from otel_rl.demo.rpc import ControlClient, Remote
+from otel_rl.demo.task import END, encode
 from otel_rl.demo.transformer import Parameters
 
 __all__ = ["main"]
@@ -153,14 +153,14 @@ class Generator:
 
     def _serve_one_batch(self) -> None:
         self._lose_cache()
-        batch = DecodeBatch(self._cache, self._policy, tokenizer.END, self._rng)
+        batch = DecodeBatch(self._cache, self._policy, END, self._rng)
         tasks: list[_Task] = []
         while self._waiting and len(tasks) < self._batch_limit:
             waiting = self._waiting[0]
             request, arrived_s = waiting.request, waiting.arrived_s
             with self._metrics.phase("tokenize"):
                 begun_s = time.perf_counter()
-                prompt = tokenizer.encode(request.prompt)
+                prompt = encode(request.prompt)
                 tokenize_s = time.perf_counter() - begun_s
             job = Job(
                 prompt, request.samples, request.max_tokens, request.temperature, request.top_p
