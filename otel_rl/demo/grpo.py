@@ -3,8 +3,8 @@
 Every token of a sample gets the sample's advantage within its group. The objective is PPO's clipped
 ratio to the policy that sampled it, plus a KL penalty against a frozen reference policy.
 
-There is no accelerator here. The staging arrays are allocated once, like those of a device, and
-each batch is copied into them: a real copy, of real size, from memory to memory.
+There is no accelerator here. What would be a copy to the device is a copy of the same size, from
+memory to memory.
 
 Ranks average and agree through rank 0. All make the same calls in the same order; that is the
 whole protocol.
@@ -29,7 +29,6 @@ __all__ = [
     "Objective",
     "Outcome",
     "Ranks",
-    "Staging",
     "group_advantages",
     "learning_rate",
     "loss_and_gradient",
@@ -67,6 +66,12 @@ class Batch:
     mask: Floats
     behaviour: Floats
     advantages: Floats
+
+    def copied(self) -> "Batch":
+        """Return a copy, as on a device."""
+        return Batch(
+            self.tokens.copy(), self.mask.copy(), self.behaviour.copy(), self.advantages.copy()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,26 +180,6 @@ def pack(groups: Sequence[Group], *, length: int) -> Batch:
             batch.advantages[row, chosen] = advantage
             row += 1
     return batch
-
-
-class Staging:
-    """Arrays on the "device", allocated once."""
-
-    def __init__(self, *, rows: int, length: int) -> None:
-        self._batch = Batch(
-            tokens=np.zeros((rows, length), np.int64),
-            mask=np.zeros((rows, length - 1), np.float32),
-            behaviour=np.zeros((rows, length - 1), np.float32),
-            advantages=np.zeros((rows, length - 1), np.float32),
-        )
-
-    def load(self, batch: Batch) -> Batch:
-        """Copy a batch in; it is valid until the next call."""
-        np.copyto(self._batch.tokens, batch.tokens)
-        np.copyto(self._batch.mask, batch.mask)
-        np.copyto(self._batch.behaviour, batch.behaviour)
-        np.copyto(self._batch.advantages, batch.advantages)
-        return self._batch
 
 
 WARMUP_SHARE = 0.04

@@ -171,7 +171,6 @@ def _run_reported(
     embedded: Embedded,
     arguments: argparse.Namespace,
 ) -> int:
-    """Run the command and finish its run. Returns the exit status."""
     bridge = embedded.bridge
     status_file = StatusFile(bridge.settings.data)
     status = _NOT_EXECUTABLE
@@ -203,7 +202,6 @@ def _say_lost(words: str, arguments: argparse.Namespace, status: int) -> None:
 
 
 def _with_loss(status: int, arguments: argparse.Namespace) -> int:
-    """Return the exit status after a loss."""
     return _LOST if arguments.fail_on_loss and not status else status
 
 
@@ -310,7 +308,6 @@ def _likely_cause(bridge: Bridge, status: int) -> str:
 
 
 def _name_of(command: Sequence[str]) -> str:
-    """Return the name of the script."""
     scripts = [word for word in command if word.endswith((".py", ".sh"))]
     stem = Path(scripts[0] if scripts else command[0]).stem
     return "".join(filter(str.isprintable, stem))[:_MAX_STEM] or "run"

@@ -255,7 +255,6 @@ def _journal_bytes(of: RunOverview) -> int:
 def _table_of_runs(
     listed: Sequence[_Listed], columns: int | None, *, is_watched: bool
 ) -> Sequence[Line]:
-    """Return the header, and the lines of each run."""
     without = _STILL if is_watched else ()
     rows = [
         {title: text for title, text in _cells(one).items() if title not in without}

@@ -126,7 +126,6 @@ class Orchestrator:
     # Faults
 
     def _begin_faults(self) -> None:
-        """Start the faults of the present step."""
         for fault, victims in self._faults.beginning(self._record.step):
             whom = ", ".join(f"{role}-{index}" for role, index in sorted(victims)) or "no process"
             self._progress.note(f"From step {self._record.step} on: {fault.words} ({whom}).")
@@ -140,7 +139,6 @@ class Orchestrator:
     # Train
 
     def _train(self) -> None:
-        """Train until the last step is done, or the run is interrupted."""
         while not self._record.is_complete:
             for member, message in self._server.receive(timeout_s=TICK_S):
                 self._handle(member, message)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from otel_rl.demo import DemoSettings, task
-from otel_rl.demo.grpo import Learner, Staging, learning_rate, pack
+from otel_rl.demo.grpo import Learner, learning_rate, pack
 from otel_rl.demo.messages import Completions, Group
 from otel_rl.demo.transformer import Adam, Parameters
 
@@ -34,12 +34,12 @@ def test_a_sample_is_laid_out_so_that_each_place_is_about_the_next_token() -> No
     assert set(batch.tokens[1, len(PROMPT) + 2 :].tolist()) == {task.PAD}
 
 
-def test_staging_holds_a_copy_not_the_batch() -> None:
+def test_what_is_on_the_device_is_a_copy_of_the_batch() -> None:
     batch = pack([group()], length=SETTINGS.shape.positions)
-    staged = Staging(rows=2, length=SETTINGS.shape.positions).load(batch)
-    before = staged.tokens.copy()
+    on_device = batch.copied()
+    before = on_device.tokens.copy()
     batch.tokens[:] = 0
-    np.testing.assert_array_equal(staged.tokens, before)
+    np.testing.assert_array_equal(on_device.tokens, before)
 
 
 def test_updates_make_the_rewarded_completion_likelier() -> None:
