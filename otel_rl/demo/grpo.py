@@ -149,12 +149,7 @@ def loss_and_gradient(
 
 
 def pack(groups: Sequence[Group], *, length: int) -> Batch:
-    """Lay samples out as rows, padded on the right, with each token's advantage.
-
-    Args:
-        groups: At least one sample.
-        length: Of the rows.
-    """
+    """Lay samples out as rows of a length, padded on the right, with each token's advantage."""
     rows = sum(len(group.rewards) for group in groups)
     batch = Batch(
         tokens=np.full((rows, length), task.PAD, np.int64),
@@ -197,13 +192,7 @@ class _Update:
 
 
 def learning_rate(step: int, *, steps: int, peak: float) -> float:
-    """Return the rate: linear warm-up to ``peak``, then linear decay to a fifth of it.
-
-    Args:
-        step: From 1 to ``steps``.
-        steps: Of the run.
-        peak: Highest rate.
-    """
+    """Return the rate: linear warm-up to ``peak``, then linear decay to a fifth of it."""
     warmup = max(1, round(steps * WARMUP_SHARE))
     if step <= warmup:
         return peak * step / warmup

@@ -301,11 +301,7 @@ class _RunRecord:
         self._tokens += tokens
 
     def status(self, *, alive: int) -> Status | None:
-        """Return the status for the progress line; None before the first step.
-
-        Args:
-            alive: Living processes.
-        """
+        """Return the status for the progress line; None before the first step."""
         if not self._steps:
             return None
         last = self._steps[-1]
