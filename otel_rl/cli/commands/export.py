@@ -153,7 +153,7 @@ def _select(table: SpanTable, run: FoundRun, wanted: tuple[int, int] | None) -> 
 
 
 def _leads(connection: Connection, run: str, wanted: tuple[int, int] | None) -> Mapping[str, float]:
-    """Return by how many seconds clocks were ahead of that of the step, by worker on their hosts.
+    """Return by how many seconds the clock of a worker's host was ahead of that of the step.
 
     The bridge estimates it for each step that it explains; the median of those of the wanted steps
     is taken, in which a clock without a difference is 0.

@@ -276,7 +276,7 @@ def _not_run(command: Sequence[str]) -> int:
 
 
 def _options_in(command: Sequence[str], usage: str) -> Sequence[str]:
-    """Return the options of this command that stand behind CMD."""
+    """Return options of this command that stand behind the name of CMD, and so are given to CMD."""
     own = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", usage))
     return [name for word in command if (name := word.partition("=")[0]) in own]
 
