@@ -269,7 +269,9 @@ def values_of(kind: str | None, one: Any) -> Iterator[tuple[int, str]]:
 
 DEMO = """
 from otel_rl.demo import DemoSettings, run
-raise SystemExit(not run(DemoSettings(steps=20)).ok)
+result = run(DemoSettings(steps=20))
+print(result)
+raise SystemExit(not result.ok)
 """
 
 
