@@ -25,10 +25,11 @@ from psycopg import errors
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from otel_rl.bridge.journal.interface import MADE, Connection, Cursor, Presence, Value
-from otel_rl.bridge.journal.schema import APPLICATION, Dialect, identity_of
+from otel_rl.bridge.journal.schema import APPLICATION, TABLES, Dialect, identity_of
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,
+    JournalError,
     JournalFull,
     JournalGone,
     JournalUnavailable,
@@ -76,6 +77,8 @@ ALTER TABLE batches SET
 ALTER TABLE waiting SET
   (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)
 """
+
+_EVERY_TABLE: Final = f"SELECT FROM bridges, {', '.join(TABLES)} LIMIT 0"
 
 _SCHEMA_LOCK: Final = 0x6F74656C5F726C  # "otel_rl": of those who make the tables
 
@@ -208,6 +211,7 @@ class PostgresJournal:
             raise
         finally:
             del self._begun[me]
+        self._look_again()
         return result
 
     def submit(self, function: Callable[[Connection], _T], /) -> Future[_T]:
@@ -218,13 +222,10 @@ class PostgresJournal:
             if self._unreachable is not None and self._unreachable[0] > since:
                 raise JournalUnavailable(*self._unreachable[1].args)
             try:
-                result = self.write(function)
+                return self.write(function)
             except JournalUnavailable as exc:
                 self._unreachable = time.monotonic(), exc
                 raise
-            # Requests are submitted. What else is written may not need the table that is missing.
-            self._presence.there()
-            return result
 
         try:
             return self._threads.submit(write)
@@ -262,6 +263,14 @@ class PostgresJournal:
         except JournalGone as exc:
             self._presence.gone(exc)
             raise
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Note that the tables are back, once all of them are. What was used may not need all."""
+        if self._presence.problem:
+            with contextlib.suppress(JournalError):  # the problem remains, and `/healthz` tells it
+                self._write(lambda connection: connection.execute(_EVERY_TABLE).close())
+                self._presence.there()
 
     def check_room(self, connection: Connection, n_bytes: int, /) -> None:
         """See ``Journal.check_room``."""

@@ -1,5 +1,6 @@
 """The tables of a journal, of either kind, and the format that they have."""
 
+import re
 import secrets
 import time
 from collections.abc import Container, Sequence
@@ -10,7 +11,7 @@ from otel_rl.bridge.journal.interface import RECORD_BYTES, Connection
 from otel_rl.errors import ConfigError
 from otel_rl.version import __version__
 
-__all__ = ["APPLICATION", "FORMAT", "META_COLUMNS", "Dialect", "identity_of"]
+__all__ = ["APPLICATION", "FORMAT", "META_COLUMNS", "TABLES", "Dialect", "identity_of"]
 
 APPLICATION = "otel-rl"
 """By this name a server of several bridges knows their connections."""
@@ -149,6 +150,9 @@ CREATE TABLE deliveries (
   PRIMARY KEY (run_id, tracker)
 ){keyed};
 """
+
+TABLES: Final[Sequence[str]] = re.findall(r"CREATE TABLE (\w+)", _TABLES)
+"""Names of the tables that every journal has."""
 
 
 class _Counted(NamedTuple):
