@@ -16,10 +16,9 @@ from otel_rl.bridge.receive.answers import UNFORESEEN, Answer, Overflow, answer_
 from otel_rl.bridge.receive.experiments import Experiments, Newcomers
 from otel_rl.bridge.receive.gate import Gate, Held, InFlight, Sender
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.parsing.partial_json import parse_json_partially
+from otel_rl.bridge.receive.parsing.otlp_json import parse_json
 from otel_rl.bridge.receive.refused_items import MAX_MESSAGE_BYTES, shorten
-from otel_rl.bridge.receive.senders import RefusedSenders
-from otel_rl.bridge.receive.signal_specs import SIGNALS
+from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest
 from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens, TokenShares, token_of
 from otel_rl.bridge.receive.validation.rules import Problem
 from otel_rl.bridge.receive.validation.sanitize import Admission
@@ -123,7 +122,6 @@ class IngestPipeline:
         )
         self._storing: set[Future[None]] = set()
         self._round = _Round()
-        self._refused = RefusedSenders()
         # _lock guards _next_log_s.
         self._lock = threading.Lock()
         self._next_log_s: dict[str, float] = {}  # by kind of line
@@ -163,8 +161,14 @@ class IngestPipeline:
         try:
             return self.grant(authorization)
         except Unauthenticated as exc:
-            if line := self._refused.line(host, target, exc.args[0]):
-                _log.warning("%s", line)
+            if self._may_log("unauthenticated"):
+                _log.warning(
+                    "A request from %s to %s is refused: %s Its sender loses the data, and so may "
+                    "others; see `otel-rl help security`.",
+                    host,
+                    target,
+                    exc.args[0],
+                )
             raise
 
     def share_of(self, token: str, bound: int) -> int:
@@ -284,19 +288,10 @@ class IngestPipeline:
         is_json: bool,
     ) -> tuple[Sequence[ExperimentKey], Validated]:
         """Parse and validate a request; see ``_named``."""
-        if not is_json:
-            return self._named(validate(signal, payload, self.limits, now_ns, admission))
-        found = parse_json_partially(SIGNALS[signal], payload, max_objects=self._max_objects)
-        return self._named(
-            validate(
-                signal,
-                found.request,
-                self.limits,
-                now_ns,
-                admission,
-                unreadable=found.unreadable,
-            )
-        )
+        request: ExportRequest | bytes = payload
+        if is_json:
+            request = parse_json(signal, payload, max_objects=self._max_objects)
+        return self._named(validate(signal, request, self.limits, now_ns, admission))
 
     def _named(self, validated: Validated) -> tuple[Sequence[ExperimentKey], Validated]:
         """Return the runs of a request, under the names of both sides, and the outcome here.

@@ -35,13 +35,11 @@ class UnreadablePart:
         items: Number of points, spans or log records, as far as they can be counted; at least one.
         experiment: Experiment of the resource, if it can be read.
         is_wanted: Whether it may hold anything that the bridge would keep.
-        fault: First place that cannot be read, and the reason; empty if it is unknown.
     """
 
     items: int
     experiment: ExperimentKey | None
     is_wanted: bool
-    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
