@@ -74,19 +74,14 @@ class Bridge:
 
     Args:
         settings: See ``config.py``.
-        clock_ns: Nanoseconds since the epoch.
         opened: Called with each run and its URL or path at the tracker, once that is known; from a
             thread of the bridge.
-        page: What is served beside OTLP over HTTP.
         is_one_launch: Whether it is for a single launch of a program.
         beside: Journals beside this one, each of which has other runs; None where that is settled.
         inboxes: Directories from which requests are read, too.
 
     Attributes:
-        settings: As given.
         inbox: Reads the inboxes; None without one.
-        counters: What happened, in numbers.
-        cleanup: Removes ended runs.
         waiting: After ``stop``: number of acknowledged batches that could not be made into rows.
 
     Raises:
@@ -147,7 +142,7 @@ class Bridge:
         *,
         is_one_launch: bool,
     ) -> None:
-        """Make the way from stored batches to the trackers, from its end on, and who watches it."""
+        """Make the stages from stored batches to the trackers, the last one first."""
         settings, stores, counters = self.settings, self._stores, self.counters
         tenant, clock_ns = self._experiments.owner_of, self._clock_ns
         self._overflow = Overflow()
@@ -207,7 +202,7 @@ class Bridge:
         beside: Beside | None,
         inboxes: Sequence[Path],
     ) -> None:
-        """Make the way from a request to stored batches, from its end on."""
+        """Make the stages from a request to stored batches, the last one first."""
         stores, clock_ns = self._stores, self._clock_ns
         self._durable = durable = DurableBatches(
             stores.spool, stores.room, self.counters, kept=self._row_thread.wake
@@ -241,7 +236,6 @@ class Bridge:
 
     @property
     def addresses(self) -> Addresses:
-        """Return the addresses of the bridge."""
         return Addresses(**{name: server.address for name, server in self._servers.items()})
 
     @property
@@ -256,7 +250,6 @@ class Bridge:
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether ``stop`` was called."""
         return self._row_thread.is_stopping
 
     @property
@@ -281,7 +274,7 @@ class Bridge:
         return self._rows.without_metrics
 
     def began(self, process_id: int) -> None:
-        """Know the one command whose processes report. Between ``start`` and its first report."""
+        """Name the command whose processes report; after ``start``, before the first report."""
         self._rows.launched = process_id
 
     def start(self) -> None:

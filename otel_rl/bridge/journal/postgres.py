@@ -170,37 +170,30 @@ class PostgresJournal:
 
     @property
     def identity(self) -> str:
-        """See ``Journal.identity``."""
         return self._identity
 
     @property
     def max_bytes(self) -> int:
-        """The bound that it was given."""
         return self._max_bytes
 
     @property
     def shards(self) -> int:
-        """See ``Journal.shards``."""
         return _SHARDS
 
     @property
     def problem(self) -> str:
-        """See ``Journal.problem``."""
         return self._presence.problem
 
     @property
     def busy_s(self) -> float:
-        """See ``Journal.busy_s``."""
         begun = [*self._begun.values()]
         return max(0.0, time.monotonic() - max(min(begun), self._kept_at)) if begun else 0.0
 
     @property
     def lock_row(self) -> str:
-        """See ``Journal.lock_row``."""
         return " FOR UPDATE OF runs"
 
     def write(self, function: Callable[[Connection], _T], /) -> _T:
-        """See ``Journal.write``."""
         me = threading.get_ident()
         self._begun[me] = time.monotonic()
         try:
@@ -215,7 +208,6 @@ class PostgresJournal:
         return result
 
     def submit(self, function: Callable[[Connection], _T], /) -> Future[_T]:
-        """See ``Journal.submit``."""
         since = time.monotonic()
 
         def write() -> _T:
@@ -256,7 +248,6 @@ class PostgresJournal:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
-        """See ``Journal.read``."""
         try:
             with _translated_errors(), self._pool.borrowed() as borrowed:
                 yield _Connection(borrowed)
@@ -273,7 +264,6 @@ class PostgresJournal:
                 self._presence.there()
 
     def check_room(self, connection: Connection, n_bytes: int, /) -> None:
-        """See ``Journal.check_room``."""
         with self._measuring:
             now = time.monotonic()
             if self._room() < n_bytes or now - self._measured_at > _MEASURED_FOR_S:
@@ -293,7 +283,6 @@ class PostgresJournal:
             return _size(connection)
 
     def close(self) -> None:
-        """See ``Journal.close``."""
         self._pool.close()  # whoever waits for a connection is told
         self._threads.shutdown()
 
@@ -336,7 +325,6 @@ class _Pool:
             self._pool.putconn(connection)
 
     def close(self) -> None:
-        """Close the idle connections, and the others when they come back. Idempotent."""
         self._pool.close()
 
     def _take(self) -> _Server:
@@ -407,7 +395,6 @@ def _translated_sql(sql: str) -> LiteralString:
 
 
 def _prepare(connection: Connection) -> str:
-    """Make the tables, unless they are there. Returns the identity."""
     (encoding,) = connection.execute("SHOW server_encoding").fetchone()
     if encoding not in _ENCODINGS:
         raise ConfigError(
@@ -483,7 +470,6 @@ def _gone(exc: Exception) -> JournalGone:
 
 
 def _is_alive(connection: _Server) -> bool:
-    """Return whether the connection is open, by the state of its socket."""
     if connection.closed:
         return False
     waiting = poll()

@@ -81,7 +81,6 @@ class Standing(NamedTuple):
     """Standing of a run, by its state.
 
     Attributes:
-        workers: Its processes, in the order of appearance.
         verdict: Of the last diagnosis by its bridge, as ``Verdict``; empty before one.
         goodput: As in its last row with goodput: time of each role, and of the run, whose role is
             empty. Nothing if it is unknown.
@@ -95,7 +94,6 @@ class Standing(NamedTuple):
 
     @property
     def is_stalled(self) -> bool:
-        """Return whether that diagnosis has found first that the run stands still."""
         return self.cause.partition(" ")[0] == Kind.STALL
 
 
@@ -103,9 +101,6 @@ class TableRow(NamedTuple):
     """A row of a run that has tables of text.
 
     Attributes:
-        number: Of the row.
-        step: Of the row.
-        time_ns: Of the row.
         tables: By tracker key.
     """
 
@@ -125,7 +120,6 @@ def revision(connection: Connection) -> int:
 
 
 def history_size(connection: Connection, run: str, after: int = 0) -> tuple[int, int]:
-    """Return the number and bytes of the history's records after a number."""
     records, size = connection.execute(
         "SELECT COUNT(*), CAST(COALESCE(SUM(LENGTH(body)), 0) AS BIGINT) FROM log"
         " WHERE run_id = ? AND kind = ? AND number > ?",
@@ -135,7 +129,6 @@ def history_size(connection: Connection, run: str, after: int = 0) -> tuple[int,
 
 
 def history_records(connection: Connection, run: str, after: int = 0) -> int:
-    """Return the number of the history's records after a number."""
     (records,) = connection.execute(
         "SELECT COUNT(*) FROM log WHERE run_id = ? AND kind = ? AND number > ?",
         (run, _HISTORY, after),
@@ -154,7 +147,6 @@ def newest_history(connection: Connection, run: str, *, records: int) -> int:
 
 
 def first_history(connection: Connection, run: str) -> int:
-    """Return the number of the oldest record of the history; 0 without one."""
     (number,) = connection.execute(
         "SELECT COALESCE(MIN(number), 0) FROM log WHERE run_id = ? AND kind = ?", (run, _HISTORY)
     ).fetchone()
@@ -178,7 +170,6 @@ def read_history(
 
 
 def read_keys(connection: Connection, run: str) -> Sequence[KeySpec]:
-    """Return the catalogue of keys, in order of appearance."""
     return readable_keys(read_log(connection, run, Log.KEYS))
 
 
@@ -193,8 +184,6 @@ def read_tables(
     """Return the rows with tables among the newest that are still in the journal, newest first.
 
     Args:
-        connection: Of the journal.
-        run: Its id.
         before: Only rows with a lower number.
         limit: The most rows that are looked at.
     """
@@ -254,7 +243,6 @@ class RunOverview:
     """State of one run with one tracker.
 
     Attributes:
-        key: Experiment and trial.
         roles: How the workers of each role stood when rows were made last.
         tracker: Its name, or empty if none has been asked yet.
         rows: How many were made so far.
@@ -334,24 +322,13 @@ def state_of(run: RunOverview, standing: Standing, now_ns: int) -> str:
 
 
 def overview(where: Path | Journal) -> Sequence[RunOverview]:
-    """Every run of a journal, in the order of their names.
-
-    Args:
-        where: Directory of a bridge's own journal, or one that bridges share.
-
-    Raises:
-        JournalError: It cannot be read.
-    """
+    """Every run of a journal, in the order of their names."""
     with _opened(where) as connection:
         return read_runs(connection, where if isinstance(where, Path) else None)
 
 
 def removed_runs(where: Path | Journal) -> Mapping[ExperimentKey, int]:
-    """Return the runs that ended and were removed, and when (ns).
-
-    Raises:
-        JournalError: It cannot be read.
-    """
+    """Return the runs that ended and were removed, and when (ns)."""
     with _opened(where) as connection:
         found = connection.execute(
             "SELECT experiment, trial, deleted_ns FROM deleted ORDER BY deleted_ns"
@@ -396,12 +373,7 @@ def looking(directory: Path) -> Iterator[Connection]:
 
 
 def read_runs(connection: Connection, directory: Path | None = None) -> Sequence[RunOverview]:
-    """Every run of a journal, in the order of their names.
-
-    Args:
-        connection: Of the journal.
-        directory: Of the journal, if it is one bridge's own.
-    """
+    """Every run of a journal, in the order of their names."""
     overviews = []
     has_bridge = directory is None or is_in_use(directory)
     for experiment, trial, roles, *columns, body, crc in connection.execute(_QUERY).fetchall():

@@ -161,7 +161,6 @@ class _Counted(NamedTuple):
     Attributes:
         event: What happens to the records: INSERT or DELETE.
         table: Their table.
-        sums: Table of the sum.
         sum: Its column.
         more: Bytes that a record counts beside its body.
         keys: Columns by which a record finds its sum.
@@ -175,7 +174,6 @@ class _Counted(NamedTuple):
     keys: Sequence[str] = ("run_id",)
 
     def words(self) -> dict[str, str | int]:
-        """Return what differs between the triggers, for the statements of a ``Dialect``."""
         side, sign = ("NEW", "+") if self.event == "INSERT" else ("OLD", "-")
         return self._asdict() | {
             "name": f"{self.event}_on_{self.table}".lower(),
@@ -220,7 +218,6 @@ class Dialect:
     trigger: Sequence[str]
 
     def statements(self) -> Sequence[str]:
-        """Return the statements that make the tables of a journal, with a new identity."""
         tables = _TABLES.format(
             number=self.number,
             bytes=self.of_bytes,

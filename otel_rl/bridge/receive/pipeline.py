@@ -60,7 +60,6 @@ class _Round(threading.local):
     spent_s = 0.0
 
     def end(self) -> None:
-        """Begin the next one."""
         self.spent_s = 0.0
 
 
@@ -73,11 +72,7 @@ class IngestPipeline:
         accept: Makes the batches of a request durable, and says so by its future, which is not
             cancelled. Where it cannot, that is JournalFull or JournalClosed; the sender then
             retries.
-        limits: Bounds on requests.
-        counters: Counts every request and its items.
-        clock_ns: The bridge's own clock.
         tokens: Known tokens; without it no token is required.
-        experiments: Bounds their number.
         overflow: Points that were dropped after their request was answered.
         problem: Returns why the bridge accepts nothing until an operator acts; empty if it does.
         shares: Share of each token of the bounds.
@@ -127,37 +122,21 @@ class IngestPipeline:
         self._next_log_s: dict[str, float] = {}  # by kind of line
 
     def settle(self) -> None:
-        """Wait for the requests that are being stored."""
         wait([*self._storing])
 
     def close(self) -> None:
-        """End the threads; the servers have stopped."""
         self._threads.shutdown()
 
     @property
     def wants_token(self) -> bool:
-        """Return whether a request needs a bearer token."""
         return self._tokens.are_needed
 
     def grant(self, authorization: str | None) -> Grant | None:
-        """Return the grant of an ``Authorization`` header; None if no token is required.
-
-        Raises:
-            Unauthenticated: It has no known token.
-        """
+        """Return the grant of an ``Authorization`` header; None if no token is required."""
         return self._tokens.grant(authorization)
 
     def grant_to(self, host: str, target: str, authorization: str | None) -> Grant | None:
-        """Do the same as ``grant`` for an export, and log who has no known token.
-
-        Args:
-            host: Address of the peer.
-            target: What it has called.
-            authorization: See ``grant``.
-
-        Raises:
-            Unauthenticated: It has no known token.
-        """
+        """Do the same as ``grant`` for an export, and log who has no known token."""
         try:
             return self.grant(authorization)
         except Unauthenticated as exc:
@@ -172,7 +151,6 @@ class IngestPipeline:
             raise
 
     def share_of(self, token: str, bound: int) -> int:
-        """Return the part of a bound that a token has."""
         return self._shares.of(token, bound)
 
     def hold(self, grant: Grant | None = None) -> AbstractContextManager[Held]:
@@ -232,7 +210,6 @@ class IngestPipeline:
             this_round.spent_s += time.perf_counter() - begun_s
 
     async def _stored(self, batches: Sequence[Batch]) -> None:
-        """Wait until the batches are durable."""
         storing = self._accept(batches)
         self._storing.add(storing)
         storing.add_done_callback(self._storing.discard)
@@ -255,10 +232,6 @@ class IngestPipeline:
         Its items are counted once it is durable, so a retry after an error is not counted twice.
 
         Args:
-            signal: Signal of the request.
-            payload: The request, as protobuf or JSON.
-            grant: Grant of the sender.
-            is_json: Whether it is JSON.
             accept: Takes its batches, in place of what makes them durable.
 
         Raises:
@@ -287,17 +260,13 @@ class IngestPipeline:
         *,
         is_json: bool,
     ) -> tuple[Sequence[ExperimentKey], Validated]:
-        """Parse and validate a request; see ``_named``."""
         request: ExportRequest | bytes = payload
         if is_json:
             request = parse_json(signal, payload, max_objects=self._max_objects)
         return self._named(validate(signal, request, self.limits, now_ns, admission))
 
     def _named(self, validated: Validated) -> tuple[Sequence[ExperimentKey], Validated]:
-        """Return the runs of a request, under the names of both sides, and the outcome here.
-
-        A run is named once, which may wait for the disk.
-        """
+        """Return the runs of a request, by both sides' names, and the renamed result."""
         sent = dict.fromkeys(batch.experiment for batch in validated.batches)
         if self._name is None:
             return [*sent], validated
@@ -326,11 +295,9 @@ class IngestPipeline:
         return replace(admitted, dropped_earlier=points, message=message)
 
     def count(self, outcome: Outcome) -> None:
-        """Count a request that never reached ``take``."""
         self._counters.add(Counter.REQUESTS, reason=outcome)
 
     def count_failure(self, where: Where) -> None:
-        """Count an unexpected exception."""
         self._counters.add(Counter.EXCEPTIONS, reason=where)
 
     def answer(self, error: BaseException, where: Where) -> tuple[Answer, str]:

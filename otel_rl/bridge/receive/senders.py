@@ -29,5 +29,4 @@ def peer_of_call(peer: str) -> tuple[str, str]:
 
 
 def host_of_call(peer: str) -> str:
-    """Return the address in a gRPC peer."""
     return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")

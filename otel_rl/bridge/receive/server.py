@@ -44,10 +44,7 @@ class HttpServer:
     final; ``start`` begins to answer. Connections made in between wait.
 
     Args:
-        intake: Takes the requests.
-        host: Address to listen on.
         port: 0 picks a free one.
-        tls: Encrypts, if given.
         grpc: OTLP/gRPC address as ``host:port``, for gRPC clients that connect here by mistake.
         routes: Of pages beside OTLP, that do not block.
         is_health_only: Answer ``GET /healthz`` and nothing else.

@@ -41,7 +41,6 @@ def read_secret(setting: str, path: Path) -> bytes:
 
     Args:
         setting: Name of the setting, for the error.
-        path: The file.
 
     Raises:
         ConfigError: It cannot be read, or all users of the machine can. Never quotes its content.

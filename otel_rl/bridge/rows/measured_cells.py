@@ -36,13 +36,7 @@ class MeasuredCells:
     def add(
         self, stream: Stream, values: Sequence[float], steps: Sequence[int | None] = ()
     ) -> None:
-        """Record measurements or counts of a worker.
-
-        Args:
-            stream: Series of the worker.
-            values: At least one.
-            steps: Step of each value; empty without steps.
-        """
+        """Record measurements or counts of a worker."""
         of = self._cells.get(stream.group.key)
         if of is None:
             if len(self._cells) >= MAX_KEYS:
@@ -95,8 +89,6 @@ class MeasuredCells:
 
 
 class _Names(dict[WorkerState, str]):
-    """Names of workers, each made once."""
-
     def __missing__(self, of: WorkerState) -> str:
         name = self[of] = f"{of.role}/{of.label}"
         return name
@@ -122,7 +114,6 @@ def _of_cells(cells: Mapping[_Place, Sequence[float]], names: _Names) -> Iterato
 def _recorded(
     cells: Mapping[_Place, Sequence[float]],
 ) -> Iterable[tuple[_Place, Sequence[float]]]:
-    """Return the cells to record, by step."""
     if len({step for _, step in cells}) == 1:  # nearly always
         return _outstanding([*cells.items()])
     of_step: dict[int | None, list[tuple[_Place, Sequence[float]]]] = {}

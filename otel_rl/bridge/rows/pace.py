@@ -45,7 +45,6 @@ class Pace(Stored):
             raise ValueError("each window has its squares")
 
     def add(self, seconds: float) -> None:
-        """Add one time of the work."""
         self.open_s += seconds
         self.open_square += seconds * seconds
         self.open_count += 1

@@ -56,7 +56,6 @@ class StepThinning:
         """Return whether the values of a step have a row; the caller counts the row.
 
         Args:
-            step: Step of the values.
             time_ns: Event time of the row, see ``count``.
             most: Rows in a minute; 0 for no bound.
         """
@@ -111,11 +110,9 @@ class RowMaker:
 
     @property
     def is_coarse(self) -> bool:
-        """Return whether the bound on rows has left out any step."""
         return self._thinning.is_coarse
 
     def take_thinned(self) -> int:
-        """Return the number of values that the bound on rows has left out, since the last call."""
         thinned, self._thinned = self._thinned, 0
         return thinned
 
@@ -260,7 +257,6 @@ class RowMaker:
         tables: Mapping[str, Table] | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> Row:
-        """Return the next row."""
         self._thinning.count(time_ns, self._open.settings.max_rows_per_minute)
         number = self.next_number
         self.next_number += 1

@@ -44,7 +44,6 @@ class RunBatches:
 
     @property
     def has_more(self) -> bool:
-        """Return whether there may be more batches to take."""
         return self.reads_on or bool(self.unread)
 
     @property
@@ -68,7 +67,6 @@ class RunBatches:
         self.unread.extend(spooled)
 
     def leave_begun(self) -> None:
-        """Abandon the rest of the batch that is taken in parts."""
         self.cut = self.begun = None
 
     def take(

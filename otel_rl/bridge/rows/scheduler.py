@@ -92,11 +92,8 @@ class Around:
     """What the scheduler asks of the rest of the bridge, and what it tells it.
 
     Attributes:
-        notify: Called with each run that has new rows.
         dropped: Called with points over a run's series limit, by worker, once that is committed.
         gauges: Returns the gauges of a run's report, by tracker key.
-        tenant: Returns the name of a run's tenant.
-        owners: Tells which runs this bridge owns.
         archive_room: Tells whether the journal has room for values that wait for the archive; None
             without an archive.
         is_one_launch: Whether all workers are of one launch.
@@ -135,9 +132,6 @@ class Rotation:
 
     A new run follows those that are there, so that many new ones do not delay old ones. One thread
     calls the methods.
-
-    Args:
-        tenant: Returns the name of a run's tenant.
     """
 
     def __init__(self, tenant: Callable[[ExperimentKey], str]) -> None:
@@ -201,14 +195,6 @@ class Scheduler:
 
     One thread calls the methods; those that any thread may call say so. They copy or change a dict
     in one step of the interpreter.
-
-    Args:
-        spool: Source of batches.
-        run_store: Destination of rows.
-        settings: Rules of the rows.
-        counters: Counters of the bridge.
-        around: The rest of the bridge.
-        pace: Lengths of turns, and intervals of reports.
     """
 
     def __init__(
@@ -248,7 +234,6 @@ class Scheduler:
 
     @property
     def without_metrics(self) -> Sequence[ExperimentKey]:
-        """Ended runs without any metric of their program, sorted."""
         return sorted(self._without_metrics)
 
     def experiments(self) -> Collection[ExperimentKey]:
@@ -349,7 +334,6 @@ class Scheduler:
         """Make rows of everything that waits or is open: no more data will come.
 
         Args:
-            now_ns: The bridge's clock.
             failed: For ended workers, whether those without an exit report have failed. None where
                 workers may go on without this bridge.
             by: Signal that ended them; None if none is known.
@@ -387,11 +371,7 @@ class Scheduler:
     # Below: a turn of one run.
 
     def _turn(self, waiting: int) -> Callable[[], bool]:
-        """Begin a turn of one of so many runs, which together take no more than a moment.
-
-        Returns:
-            What says whether it is over.
-        """
+        """Begin a turn of one of ``waiting`` runs. Returns what tells whether the turn is over."""
         clock_s = self._pace.clock_s
         end_s = clock_s() + min(self._pace.slice_s, _ROUND_S / max(1, waiting))
         return lambda: clock_s() >= end_s
@@ -482,7 +462,7 @@ class Scheduler:
         return True
 
     def _may_begin(self, batches: RunBatches) -> bool:
-        """Return whether there is memory for the next batch: large ones are bounded in number."""
+        """Return whether the next batch may begin: few large ones are in progress at a time."""
         if batches.parts is not None or not batches.next_is_large:
             return True
         others = (one.batches for one in self._loaded.values() if one.batches is not batches)
@@ -502,7 +482,6 @@ class Scheduler:
         )
 
     def _news(self, key: ExperimentKey, run: Run) -> Description | None:
-        """Return the run's description, if it differs from the run store's."""
         description = run.describe()
         has_ended = description.status not in {None, ExperimentStatus.RUNNING}
         if not has_ended or run.has_metrics:
@@ -541,7 +520,6 @@ class Scheduler:
         return run
 
     def _unload(self, key: ExperimentKey) -> None:
-        """Forget a run's state in memory."""
         run = self._loaded.pop(key, None)
         if run is not None:
             run.unload()

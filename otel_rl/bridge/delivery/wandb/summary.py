@@ -61,7 +61,6 @@ class _Value:
 
     Attributes:
         kind: A ``Summary``.
-        last: The last value.
         best: Largest, smallest or sum.
         count: Number of values in ``best``.
         firm: Largest or smallest of the values that may not be replaced any more.
@@ -95,7 +94,7 @@ class _Value:
             self.best = self._extreme(self.best, value)
 
     def withdraw(self, value: float, others: Iterable[float]) -> None:
-        """Undo ``take`` of a value, beside others that may be replaced, too."""
+        """Undo ``take`` of a replaced value. ``others`` are those that may still be replaced."""
         if not math.isfinite(value) or self.best is None:
             return
         self.count -= 1
@@ -105,7 +104,7 @@ class _Value:
             self.best = self._extreme(self.firm, *filter(math.isfinite, others))
 
     def keep(self, value: float) -> None:
-        """Record that a value will not be withdrawn."""
+        """Record that a value can no longer be replaced."""
         if self.kind != Summary.MEAN and math.isfinite(value):
             self.firm = self._extreme(self.firm, value)
 
@@ -114,7 +113,7 @@ class _Value:
         return _EXTREMES[Summary(self.kind)](values, default=None)
 
     def settle(self, time_ns: int) -> bool:
-        """Settle the values of a time. Returns whether there were any."""
+        """Move values up to a time to ``settled``. Returns whether there were any."""
         before = len(self.pending)
         while self.pending and self.pending[0][0] <= time_ns:
             self.settled = self.pending.pop(0)[1]
@@ -132,7 +131,6 @@ class _Value:
         return {self.kind: best, "last": _as_shown(self.last)}
 
     def continue_from(self, shown: object) -> None:
-        """Continue from the server's summary."""
         if self.kind == Summary.LAST_STEP:
             self.settled = _number(shown)
         elif self.kind == Summary.PEAK:
@@ -150,7 +148,6 @@ class RunSummary:
 
     Args:
         file: Keeps the state; None for a run that is written anew after a crash.
-        journal: Identity of the journal of the rows.
         row: Number of the next row.
         server: Queries the summary at the server, for a run whose file is not here.
     """
@@ -191,13 +188,11 @@ class RunSummary:
         self._changed = set(self._values)
 
     def hours(self, time_ns: int) -> float:
-        """Return the hours since the first row of the run."""
         if self._began_ns is None:
             self._began_ns = time_ns
         return (time_ns - self._began_ns) / _NS_PER_HOUR
 
     def learn(self, specs: Sequence[KeySpec]) -> None:
-        """Learn the meaning of keys."""
         for spec in specs:
             metric = names.METRICS.get(spec.name)
             if spec.axis == "step" and spec.role:
@@ -219,7 +214,6 @@ class RunSummary:
                 value.continue_from(self._at_server.get(wandb_key(spec.key)))
 
     def take(self, rows: Sequence[Row]) -> None:
-        """Include rows, before they are given to W&B."""
         for row in rows:
             self.hours(row.time_ns)
             self._note_newest(row)
@@ -270,7 +264,6 @@ class RunSummary:
             of.last = last
 
     def _note_newest(self, row: Row) -> None:
-        """Note the values of steps, which a row of an older step does not outdate."""
         place = row.attempt, row.step
         for key in row.values.keys() & self._all_step_keys:
             if place >= self._newest.get(key, (place, 0.0))[0]:
@@ -280,7 +273,6 @@ class RunSummary:
                 self._outdated.add(key)
 
     def _note_axes(self, row: Row) -> None:
-        """Note step, attempt and policy version, which a row of an older step does not outdate."""
         place = row.attempt, row.step
         of_row = {STEP: row.step, attempt_axis(row.attempt): row.step, ATTEMPT: row.attempt}
         if row.policy_version is not None:
@@ -293,7 +285,6 @@ class RunSummary:
             self._outdated_axes.difference_update(of_row)
 
     def _read_axes(self) -> None:
-        """Read step, attempt and policy version from the server's summary."""
         found = {key: _number(value) for key, value in self._at_server.items()
                  if key in {ATTEMPT, POLICY_VERSION} or key.partition("/")[0] == STEP}  # fmt: skip
         self._axes = {key: int(value) for key, value in found.items() if value is not None}

@@ -49,7 +49,6 @@ def parse_json(signal: Signal, payload: bytes, *, max_objects: int) -> ExportReq
     """Parse a JSON request.
 
     Args:
-        signal: Signal of the request.
         payload: UTF-8.
         max_objects: Bound on objects and arrays at every depth, checked before any is created.
             Members and elements are held to a multiple of it.
@@ -94,17 +93,7 @@ class _Field:
 
 
 def _fill(message: Message, value: Json, path: str, depth: int) -> None:
-    """Set the fields of a message.
-
-    Args:
-        message: An empty message.
-        value: Its JSON.
-        path: Place of ``value`` in the request, for errors.
-        depth: Bound on the levels of messages.
-
-    Raises:
-        MalformedRequest: A value is not of its field's type. Names the path.
-    """
+    """Set the fields of a message."""
     if not isinstance(value, dict):
         raise MalformedRequest(f"{path} must be an object.")
     if depth == 0:

@@ -60,12 +60,6 @@ def parse_partially(
 ) -> PartialRequest | None:
     """Split a malformed request into its readable and unreadable parts.
 
-    Args:
-        spec: Specification of the signal.
-        payload: The request.
-        max_messages: Bound for one part, see ``check_message_count``.
-        max_parts: Bound for one part and for the request, see ``check_message_count``.
-
     Returns:
         None if nothing is readable, or the parts cannot be separated, as in a truncated request.
 

@@ -71,9 +71,7 @@ def validate(
     Takes time and memory in proportion to its content, see ``check_message_count``.
 
     Args:
-        signal: Signal of the request.
         request: As protobuf bytes or as a message.
-        limits: The bounds.
         now_ns: The bridge's own clock; bounds the times of points.
         admission: See ``Sanitizer``.
 
@@ -197,14 +195,7 @@ def _by_experiment(
     experiments: Sequence[ExperimentKey],
     unchanged: bytes | None,
 ) -> Iterator[tuple[ExperimentKey, bytes]]:
-    """Split the request by experiment. A collector joins several.
-
-    Args:
-        request: The accepted part.
-        resources: Field that holds its resources.
-        experiments: Experiment of each of its resources.
-        unchanged: Its bytes, if they are known.
-    """
+    """Split the request by experiment. A collector joins several."""
     of_keys: dict[ExperimentKey, list[Message]] = {}
     for key, resource in zip(experiments, getattr(request, resources), strict=True):
         of_keys.setdefault(key, []).append(resource)

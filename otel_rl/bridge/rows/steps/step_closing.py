@@ -56,8 +56,6 @@ class ClosedStep:
     """One step of one role, reduced.
 
     Attributes:
-        role: Its role.
-        step: Its number.
         time_ns: Latest event time among its samples.
         values: Tracker key to value.
         version: The policy version that was reported with the step, if any.
@@ -84,7 +82,6 @@ class Check:
 
     Attributes:
         table: Series and workers of the run.
-        settings: Rules of the run.
         now_ns: The bridge's clock, without its downtime.
         standings: Expected workers of each role.
         leader: Role and label of the worker that leads the run's axis.
@@ -108,15 +105,7 @@ class Check:
 
 
 class RoleCheck:
-    """One check of the steps of a role.
-
-    Args:
-        name: Name of the role.
-        role: Its steps.
-        workers: Its workers.
-        check: The check of the run.
-        attempts: Attempts of the run.
-    """
+    """One check of the steps of a role."""
 
     def __init__(
         self,
@@ -200,12 +189,7 @@ class RoleCheck:
         return self._alone(step, opened, late=opened.repeated, attempt=self._attempt)
 
     def _due(self, steps: Steps, waiting_for: Sequence[WorkerState] | None) -> list[int]:
-        """Return the steps that are complete or have waited long enough, ascending.
-
-        Args:
-            steps: Steps that wait.
-            waiting_for: Workers that must have gone past a step; None if unknown.
-        """
+        """Return the steps that are complete or have waited long enough, ascending."""
         if not steps:
             return []
         settings, now_ns, wait_ns = self._settings, self._now_ns, self._wait_ns
@@ -240,7 +224,7 @@ class RoleCheck:
         return due
 
     def _turned(self, should_be: int) -> list[ClosedStep]:
-        """Close the rest of the previous pass if all workers have gone back, or all is over."""
+        """Close the rest of the previous pass once all workers have gone back, or at the end."""
         passes, is_over = self._role.passes, self._check.everything
         if not passes.returned:
             return []
@@ -265,7 +249,7 @@ class RoleCheck:
         return self._turn()
 
     def _join(self, after: int) -> None:
-        """Join the steps after this one with those of the others."""
+        """Merge the repeated steps after ``after`` into the open steps of the role."""
         role = self._role
         for step in [step for step in role.again if step > after]:
             joining = role.again.pop(step)
@@ -371,7 +355,6 @@ class RoleCheck:
 
     @property
     def _count(self) -> int:
-        """Return the number of workers that the newest one announces; 0 if none does."""
         told = [worker for worker in self._workers if worker.count]
         return max(told, key=lambda one: one.first_ns).count or 0 if told else 0
 
@@ -387,7 +370,7 @@ class RoleCheck:
     def _alone(
         self, step: int, opened: OpenStep, *, late: int = 0, attempt: int | None
     ) -> list[ClosedStep]:
-        """Return the rows of a step that is left: later samples do not join it."""
+        """Return rows of their own for the samples of a step that has left memory."""
         rows = _reduce(self._name, step, opened, self._table, late, attempt)
         self._mark(rows, opened, self._role.size)
         return rows
