@@ -27,7 +27,7 @@ from otel_rl.bridge.receive.answers import Overflow
 from otel_rl.bridge.receive.experiments import Experiments
 from otel_rl.bridge.receive.inbox_reader import InboxReader
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.pipeline import IngestPipeline
+from otel_rl.bridge.receive.pipeline import IngestPipeline, Storage
 from otel_rl.bridge.receive.tls import load_tls
 from otel_rl.bridge.receive.tokens import Tokens, TokenShares
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
@@ -109,7 +109,7 @@ class Bridge:
         self._ended: Sequence[RunStatus] | None = None
         self._tokens = Tokens(settings.auth)
         self._tls = load_tls(settings.tls)
-        shares, limits = TokenShares(settings.auth), ReceiveLimits.of(settings.receive)
+        shares, limits = self._tokens.shares, ReceiveLimits.of(settings.receive)
         self._experiments = Experiments(limits.max_experiments, shares=shares)
         # Once the leases are started, they tell of runs that are gained and lost.
         self._stores = Stores(
@@ -121,7 +121,7 @@ class Bridge:
         )
         try:
             self._make_rows(opened, shares, is_one_launch=is_one_launch)
-            self._make_intake(shares, limits, beside, inboxes)
+            self._make_intake(limits, beside, inboxes)
             # The last: what listens can be used.
             self._servers = stages.servers(
                 settings.listen,
@@ -197,7 +197,6 @@ class Bridge:
 
     def _make_intake(
         self,
-        shares: TokenShares,
         limits: ReceiveLimits,
         beside: Beside | None,
         inboxes: Sequence[Path],
@@ -211,16 +210,13 @@ class Bridge:
         if beside is not None:
             name = RunNaming(beside, begin=lambda key: stores.spool.begin(key, clock_ns()))
         self._intake = IngestPipeline(
-            accept=durable.keep,
-            limits=limits,
-            counters=self.counters,
+            Storage(durable.keep, lambda: stores.journal.problem, name),
+            limits,
+            self.counters,
             clock_ns=clock_ns,
             tokens=self._tokens,
             experiments=self._experiments,
             overflow=self._overflow,
-            problem=lambda: stores.journal.problem,
-            shares=shares,
-            name=name,
         )
         self.inbox: InboxReader | None = None
         if inboxes:

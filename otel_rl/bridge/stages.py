@@ -249,8 +249,8 @@ def _routes(
     if page is None:
         return ()
     return page.routes(
-        intake.grant,
-        wants_token=intake.wants_token,
+        intake.tokens.grant,
+        wants_token=intake.tokens.are_needed,
         host=host,
         count_failure=lambda: counters.add(Counter.EXCEPTIONS, reason=Where.VIEW),
     )

@@ -106,7 +106,7 @@ def _health(intake: IngestPipeline) -> BaseRoute:
     """Return the route that answers 200, or 503 with the problem of the bridge."""
 
     async def answer(_request: Request) -> Response:
-        problem = intake.problem()
+        problem = intake.storage.problem()
         status = 503 if problem else 200
         return Response(f"{problem or 'ok'}\n", status, media_type="text/plain")
 

@@ -102,7 +102,7 @@ class GrpcServer:
         self._address = f"{host}:{self._calls.port}"
         danger = exposure(
             host,
-            wants_token=intake.wants_token,
+            wants_token=intake.tokens.are_needed,
             has_tls=tls is not None,
             is_mutual=tls is not None and tls.is_mutual,
         )
@@ -162,7 +162,7 @@ class _Calls:
         self._has_started = False
         self._loop = asyncio.get_running_loop()
         self._reading = Gate(
-            lambda token: intake.share_of(token, limits.max_concurrent_requests),
+            lambda token: intake.tokens.shares.of(token, limits.max_concurrent_requests),
             max_waiting=_CALLS_PER_CONNECTION * limits.max_connections,
         )
         self._storing: set[asyncio.Task[Validated]] = set()

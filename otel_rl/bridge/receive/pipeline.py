@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome, Refusal, Where
@@ -19,14 +19,14 @@ from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.parsing.otlp_json import parse_json
 from otel_rl.bridge.receive.refused_items import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest
-from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens, TokenShares, token_of
+from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens, token_of
 from otel_rl.bridge.receive.validation.rules import Problem
 from otel_rl.bridge.receive.validation.sanitize import Admission
 from otel_rl.bridge.receive.validation.validate import Validated, validate, validate_known
 from otel_rl.errors import Unauthenticated
 from otel_rl.records import Batch, ExperimentKey, Signal
 
-__all__ = ["IngestPipeline"]
+__all__ = ["IngestPipeline", "Storage"]
 
 _log = logging.getLogger(__name__)
 
@@ -63,50 +63,57 @@ class _Round(threading.local):
         self.spent_s = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where the batches of requests go.
+
+    Attributes:
+        keep: Makes the batches of a request durable, and says so by its future, which is not
+            cancelled. Where it cannot, that is JournalFull or JournalClosed; the sender then
+            retries.
+        problem: Returns why nothing is stored until an operator acts; empty if all is well.
+        name: Returns the run that a sender's run is here; None where each is the sender's.
+    """
+
+    keep: Callable[[Sequence[Batch]], Future[None]]
+    problem: Callable[[], str] = str
+    name: Callable[[ExperimentKey], ExperimentKey] | None = None
+
+
 class IngestPipeline:
-    """Takes requests from any thread and hands validated batches to ``accept``.
+    """Takes requests from any thread and hands validated batches to the storage.
 
     One for all servers of a bridge, so that its bounds hold for all of them together.
 
     Args:
-        accept: Makes the batches of a request durable, and says so by its future, which is not
-            cancelled. Where it cannot, that is JournalFull or JournalClosed; the sender then
-            retries.
         tokens: Known tokens; without it no token is required.
+        experiments: Bounds the number of experiments.
         overflow: Points that were dropped after their request was answered.
-        problem: Returns why the bridge accepts nothing until an operator acts; empty if it does.
-        shares: Share of each token of the bounds.
-        name: Returns the run that a sender's run is here; None where each is the sender's.
     """
 
     def __init__(
         self,
-        *,
-        accept: Callable[[Sequence[Batch]], Future[None]],
+        storage: Storage,
         limits: ReceiveLimits,
         counters: Counters,
+        *,
         clock_ns: Callable[[], int] = time.time_ns,
         tokens: Tokens | None = None,
         experiments: Experiments | None = None,
         overflow: Overflow | None = None,
-        problem: Callable[[], str] = str,
-        shares: TokenShares | None = None,
-        name: Callable[[ExperimentKey], ExperimentKey] | None = None,
     ) -> None:
-        self.problem = problem
-        self._name = name
-        self._names: dict[ExperimentKey, ExperimentKey] = {}
+        self.storage = storage
         self.limits = limits
-        self._accept = accept
+        self.tokens = tokens or Tokens(AuthSettings())
+        self._names: dict[ExperimentKey, ExperimentKey] = {}
         self._counters = counters
         self._clock_ns = clock_ns
-        self._tokens = tokens or Tokens(AuthSettings())
         self._overflow = overflow or Overflow()
+        shares = self.tokens.shares
         self._experiments = experiments or Experiments(limits.max_experiments, shares=shares)
-        self._shares = shares or TokenShares(AuthSettings())
         self._in_flight = InFlight(
             limits.max_in_flight_bytes,
-            self._shares,
+            shares,
             # The largest request is held both compressed and decompressed.
             for_all_bytes=2 * limits.max_body_bytes,
         )
@@ -127,18 +134,10 @@ class IngestPipeline:
     def close(self) -> None:
         self._threads.shutdown()
 
-    @property
-    def wants_token(self) -> bool:
-        return self._tokens.are_needed
-
-    def grant(self, authorization: str | None) -> Grant | None:
-        """Return the grant of an ``Authorization`` header; None if no token is required."""
-        return self._tokens.grant(authorization)
-
     def grant_to(self, host: str, target: str, authorization: str | None) -> Grant | None:
-        """Do the same as ``grant`` for an export, and log who has no known token."""
+        """Return the grant of an export, see ``Tokens.grant``, and log who has no known token."""
         try:
-            return self.grant(authorization)
+            return self.tokens.grant(authorization)
         except Unauthenticated as exc:
             if self._may_log("unauthenticated"):
                 _log.warning(
@@ -149,9 +148,6 @@ class IngestPipeline:
                     exc.args[0],
                 )
             raise
-
-    def share_of(self, token: str, bound: int) -> int:
-        return self._shares.of(token, bound)
 
     def hold(self, grant: Grant | None = None) -> AbstractContextManager[Held]:
         """Account for a request's bytes in flight until the end of the block."""
@@ -210,7 +206,7 @@ class IngestPipeline:
             this_round.spent_s += time.perf_counter() - begun_s
 
     async def _stored(self, batches: Sequence[Batch]) -> None:
-        storing = self._accept(batches)
+        storing = self.storage.keep(batches)
         self._storing.add(storing)
         storing.add_done_callback(self._storing.discard)
         try:
@@ -245,7 +241,7 @@ class IngestPipeline:
             runs, admitted = self._read(signal, payload, now_ns, admission, is_json=is_json)
             if admitted.batches:
                 if accept is None:
-                    self._accept(admitted.batches).result()
+                    self.storage.keep(admitted.batches).result()
                 else:
                     accept(admitted.batches)
                 newcomers.keep(runs)
@@ -268,11 +264,12 @@ class IngestPipeline:
     def _named(self, validated: Validated) -> tuple[Sequence[ExperimentKey], Validated]:
         """Return the runs of a request, by both sides' names, and the renamed result."""
         sent = dict.fromkeys(batch.experiment for batch in validated.batches)
-        if self._name is None:
+        name = self.storage.name
+        if name is None:
             return [*sent], validated
         for key in sent:
             if key not in self._names:
-                self._names[key] = self._name(key)
+                self._names[key] = name(key)
         names = self._names
         if all(names[key] == key for key in sent):
             return [*sent], validated
@@ -321,7 +318,7 @@ class IngestPipeline:
         Raises:
             InDoubt: It is none.
         """
-        if not self._experiments.knows(key) or (self._name and key not in self._names):
+        if not self._experiments.knows(key) or (self.storage.name and key not in self._names):
             raise InDoubt
         return grant.problem(key) if grant is not None else None
 

@@ -72,7 +72,7 @@ class HttpServer:
         self._address = _address_of(self._socket)
         danger = exposure(
             host,
-            wants_token=intake.wants_token,
+            wants_token=intake.tokens.are_needed,
             has_tls=tls is not None,
             is_mutual=tls is not None and tls.is_mutual,
         )

@@ -215,27 +215,16 @@ class Run:
             run.archive_room = archive_room
         return run
 
-    def restore_dedup(self, body: bytes) -> None:
-        self.intake.series.memory.restore(body, self.intake.settings.max_remembered)
+    # Add: batches come in.
 
-    def restore_steps(self, body: bytes) -> None:
-        self.intake.steps.restore_log(body, len(self.intake.series.keys.groups))
-
-    def restore_keys(self, body: bytes) -> None:
-        self.row_maker.keys.restore(decode_keys(body))
-
-    def restore_spans(self, body: bytes) -> None:
-        too_old = self.span_window.recent.restore(body, self.intake.settings)
-        self.sample_counts.spans_too_old += too_old
+    def clock_is(self, now_ns: int) -> None:
+        """Set the bridge's clock, which may go back, also while older batches are read."""
+        self.intake.axis.clock_is(self.clock.clock_is(now_ns))
 
     def go_on(self, now_ns: int) -> None:
         """Skip the bridge's downtime until ``now_ns``, which does not make workers late."""
         self.clock.go_on(now_ns)
         self.liveness.resume(self.clock.resumed_ns)
-
-    def clock_is(self, now_ns: int) -> None:
-        """Set the bridge's clock, which may go back, also while older batches are read."""
-        self.intake.axis.clock_is(self.clock.clock_is(now_ns))
 
     def take(self, is_over: Callable[[], bool], part_points: int, now_ns: int) -> None:
         """Take read batches, in parts of about ``part_points``, until the turn is over."""
@@ -283,15 +272,7 @@ class Run:
         """End all leases, as all workers have ended."""
         self.liveness.end(self.intake.series.workers.states, failed=failed, by=by)
 
-    def close_surplus(self, now_ns: int) -> list[Row]:
-        """Remove and return open rows beyond the bounds. For the middle of a batch.
-
-        The progress of its workers is known at its end, and complete rows only then.
-        """
-        steps = self._close_steps(self.clock.at(now_ns), only_surplus=True)
-        windows = self.intake.windows.close_surplus(self.intake.series, self.intake.settings)
-        numeric: list[ClosedStep | ClosedWindow] = [*steps, *windows]
-        return self._rows([row for row in numeric if row.values])
+    # Close: rows come out.
 
     def close(
         self,
@@ -330,6 +311,16 @@ class Run:
         newest_ns = max([self._newest_ns, *(row.time_ns for row in numeric)]) or clock_ns
         messages = self._take_messages(newest_ns)
         return self._rows([*numeric, *tables, *analyses, *messages])
+
+    def close_surplus(self, now_ns: int) -> list[Row]:
+        """Remove and return open rows beyond the bounds. For the middle of a batch.
+
+        The progress of its workers is known at its end, and complete rows only then.
+        """
+        steps = self._close_steps(self.clock.at(now_ns), only_surplus=True)
+        windows = self.intake.windows.close_surplus(self.intake.series, self.intake.settings)
+        numeric: list[ClosedStep | ClosedWindow] = [*steps, *windows]
+        return self._rows([row for row in numeric if row.values])
 
     def _close_steps(
         self,
@@ -422,87 +413,7 @@ class Run:
             self._newest_ns = max(self._newest_ns, closed[-1].time_ns)
         return [row for one in closed for row in self.row_maker.rows(one)]
 
-    @property
-    def sample_counts(self) -> SampleCounts:
-        return self.intake.sample_counts
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether some samples are in no row yet."""
-        intake = self.intake
-        parts = (intake.steps, intake.windows, intake.tables, self.span_window)
-        is_told = not (self.findings.waiting or intake.warnings)
-        return not is_told or any(part.is_open for part in parts)
-
-    @property
-    def is_watching(self) -> bool:
-        """Return whether time alone may close a row: samples wait, or a worker may be lost.
-
-        After everything was closed, False until the next export.
-        """
-        return self.is_open or (self.reports.has_exports and self.liveness.has_living)
-
-    @property
-    def status(self) -> ExperimentStatus | None:
-        """Return the status of the experiment by its workers; None before the first export."""
-        return self.liveness.status()
-
-    @property
-    def step(self) -> int | None:
-        """Return the newest step, by spans where no metric has one; None before the first."""
-        newest = self.intake.axis.steps.newest
-        return self.span_window.newest_step if newest is None else newest
-
-    @property
-    def attempts(self) -> Sequence[Attempt]:
-        return self.intake.steps.attempts.with_rows
-
-    @property
-    def failures(self) -> Sequence[WorkerFailure]:
-        return self.liveness.failures(self.intake.axis.steps.at)
-
-    @property
-    def has_metrics(self) -> bool:
-        """Return whether a worker has reported more than its standing and its machine's metrics."""
-        if self.span_window.newest_step is not None:
-            return True
-        groups = self.intake.series.keys.groups
-        return any(not group.name.startswith(_NO_METRICS) for group in groups)
-
-    @property
-    def roles(self) -> Mapping[str, RoleStanding]:
-        return self.liveness.roles()
-
-    @property
-    def devices(self) -> Mapping[str, Device]:
-        return self.intake.series.devices.devices
-
-    def report(self, gauges: Mapping[str, float]) -> Mapping[str, float]:
-        return self.counts.report(self.sample_counts, gauges)
-
-    def describe(self) -> Description:
-        return self.metadata.describe(self.status, self.devices, self.failures, self.attempts)
-
-    def take_history(self, now_ns: int, *, everything: bool = False) -> HistoryRecords | None:
-        """Return the history records since the last call."""
-        intake = self.intake
-        return intake.history.take(
-            now_ns,
-            intake.axis.step_at(now_ns),
-            intake.series.workers.states,
-            intake.series.workers.names(),
-            intake.settings.max_history_bytes,
-            everything=everything,
-            failures=self.failures,
-            status=self.status or "",
-            attempt=intake.steps.attempts.newest,
-        )
-
-    def take_dedup(self) -> DedupLog | None:
-        """Return the single points accepted since the last call; None if there are none."""
-        series = self.intake.series
-        most, ended_ns = self.intake.settings.max_remembered, series.ended.unknown_through_ns
-        return series.memory.take_log(most, ended_ns)
+    # Commit: what the journal gets, and what follows once that is durable.
 
     def commit(
         self,
@@ -581,6 +492,92 @@ class Run:
         """Give uncommitted counts back to the bridge's counters; the object is of no more use."""
         self.counts.give_back()
 
+    def take_history(self, now_ns: int, *, everything: bool = False) -> HistoryRecords | None:
+        """Return the history records since the last call."""
+        intake = self.intake
+        return intake.history.take(
+            now_ns,
+            intake.axis.step_at(now_ns),
+            intake.series.workers.states,
+            intake.series.workers.names(),
+            intake.settings.max_history_bytes,
+            everything=everything,
+            failures=self.failures,
+            status=self.status or "",
+            attempt=intake.steps.attempts.newest,
+        )
+
+    def take_dedup(self) -> DedupLog | None:
+        """Return the single points accepted since the last call; None if there are none."""
+        series = self.intake.series
+        most, ended_ns = self.intake.settings.max_remembered, series.ended.unknown_through_ns
+        return series.memory.take_log(most, ended_ns)
+
+    # What is known of the run.
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether some samples are in no row yet."""
+        intake = self.intake
+        parts = (intake.steps, intake.windows, intake.tables, self.span_window)
+        is_told = not (self.findings.waiting or intake.warnings)
+        return not is_told or any(part.is_open for part in parts)
+
+    @property
+    def is_watching(self) -> bool:
+        """Return whether time alone may close a row: samples wait, or a worker may be lost.
+
+        After everything was closed, False until the next export.
+        """
+        return self.is_open or (self.reports.has_exports and self.liveness.has_living)
+
+    @property
+    def has_metrics(self) -> bool:
+        """Return whether a worker has reported more than its standing and its machine's metrics."""
+        if self.span_window.newest_step is not None:
+            return True
+        groups = self.intake.series.keys.groups
+        return any(not group.name.startswith(_NO_METRICS) for group in groups)
+
+    @property
+    def status(self) -> ExperimentStatus | None:
+        """Return the status of the experiment by its workers; None before the first export."""
+        return self.liveness.status()
+
+    @property
+    def step(self) -> int | None:
+        """Return the newest step, by spans where no metric has one; None before the first."""
+        newest = self.intake.axis.steps.newest
+        return self.span_window.newest_step if newest is None else newest
+
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        return self.intake.steps.attempts.with_rows
+
+    @property
+    def failures(self) -> Sequence[WorkerFailure]:
+        return self.liveness.failures(self.intake.axis.steps.at)
+
+    @property
+    def roles(self) -> Mapping[str, RoleStanding]:
+        return self.liveness.roles()
+
+    @property
+    def devices(self) -> Mapping[str, Device]:
+        return self.intake.series.devices.devices
+
+    @property
+    def sample_counts(self) -> SampleCounts:
+        return self.intake.sample_counts
+
+    def describe(self) -> Description:
+        return self.metadata.describe(self.status, self.devices, self.failures, self.attempts)
+
+    def report(self, gauges: Mapping[str, float]) -> Mapping[str, float]:
+        return self.counts.report(self.sample_counts, gauges)
+
+    # The run as it is stored.
+
     def stored(self) -> StoredRun:
         """Return the state for the journal, without the settings.
 
@@ -643,6 +640,19 @@ class Run:
         self.counts.of_run = kept.counts
         self._newest_ns = kept.newest_ns
         self.batches.begun = kept.begun
+
+    def restore_dedup(self, body: bytes) -> None:
+        self.intake.series.memory.restore(body, self.intake.settings.max_remembered)
+
+    def restore_steps(self, body: bytes) -> None:
+        self.intake.steps.restore_log(body, len(self.intake.series.keys.groups))
+
+    def restore_keys(self, body: bytes) -> None:
+        self.row_maker.keys.restore(decode_keys(body))
+
+    def restore_spans(self, body: bytes) -> None:
+        too_old = self.span_window.recent.restore(body, self.intake.settings)
+        self.sample_counts.spans_too_old += too_old
 
 
 @contextmanager

@@ -232,43 +232,6 @@ class Scheduler:
             if self._epoch(key) is not None:
                 self.begin(key)
 
-    @property
-    def without_metrics(self) -> Sequence[ExperimentKey]:
-        return sorted(self._without_metrics)
-
-    def experiments(self) -> Collection[ExperimentKey]:
-        """Return the runs in memory or about to be. Any thread may call it."""
-        return [*self.begun(), *self._spool.waiting()]
-
-    def begun(self) -> Collection[ExperimentKey]:
-        """Return those of ``experiments`` that had a turn. Any thread may call it."""
-        return [*self._loaded, *self._unloaded]
-
-    def progress(self, key: ExperimentKey) -> tuple[int, int] | None:
-        """Return ``Run.progress``; None if it is not in memory. Any thread may call it."""
-        run = self._loaded.get(key)
-        return None if run is None else run.progress
-
-    def begin(self, key: ExperimentKey) -> None:
-        """Load the run in the next round: a silent one has open steps, too.
-
-        Any thread may call it.
-        """
-        self._unloaded[key] = None
-
-    def add_finding(self, key: ExperimentKey, finding: Finding) -> None:
-        """Add a finding of a diagnosis to the run, in the next round or at the end.
-
-        Any thread may call it.
-        """
-        self._findings[key] = finding
-        self.begin(key)
-
-    def let_go(self, keys: Iterable[ExperimentKey]) -> None:
-        """Forget that these runs had no metrics. Any thread may call it."""
-        for key in keys:
-            self._without_metrics.discard(key)
-
     def round(self, now_ns: int) -> bool:
         """Make rows of a share of the waiting batches, and of what is complete by ``now_ns``.
 
@@ -318,11 +281,6 @@ class Scheduler:
         has_more, self._has_more = self._has_more, False
         return has_more
 
-    def go_on(self, now_ns: int) -> None:
-        """Skip the bridge's downtime until ``now_ns``: it does not count toward lost workers."""
-        for run in self._loaded.values():
-            run.go_on(now_ns)
-
     def finish(
         self,
         now_ns: int,
@@ -368,7 +326,51 @@ class Scheduler:
                 self._set_back(key, now_ns)
         self._commit(commits, now_ns)
 
-    # Below: a turn of one run.
+    def go_on(self, now_ns: int) -> None:
+        """Skip the bridge's downtime until ``now_ns``: it does not count toward lost workers."""
+        for run in self._loaded.values():
+            run.go_on(now_ns)
+
+    # What any thread may ask, and add.
+
+    def experiments(self) -> Collection[ExperimentKey]:
+        """Return the runs in memory or about to be. Any thread may call it."""
+        return [*self.begun(), *self._spool.waiting()]
+
+    def begun(self) -> Collection[ExperimentKey]:
+        """Return those of ``experiments`` that had a turn. Any thread may call it."""
+        return [*self._loaded, *self._unloaded]
+
+    def progress(self, key: ExperimentKey) -> tuple[int, int] | None:
+        """Return ``Run.progress``; None if it is not in memory. Any thread may call it."""
+        run = self._loaded.get(key)
+        return None if run is None else run.progress
+
+    @property
+    def without_metrics(self) -> Sequence[ExperimentKey]:
+        return sorted(self._without_metrics)
+
+    def begin(self, key: ExperimentKey) -> None:
+        """Load the run in the next round: a silent one has open steps, too.
+
+        Any thread may call it.
+        """
+        self._unloaded[key] = None
+
+    def add_finding(self, key: ExperimentKey, finding: Finding) -> None:
+        """Add a finding of a diagnosis to the run, in the next round or at the end.
+
+        Any thread may call it.
+        """
+        self._findings[key] = finding
+        self.begin(key)
+
+    def let_go(self, keys: Iterable[ExperimentKey]) -> None:
+        """Forget that these runs had no metrics. Any thread may call it."""
+        for key in keys:
+            self._without_metrics.discard(key)
+
+    # A turn of one run.
 
     def _turn(self, waiting: int) -> Callable[[], bool]:
         """Begin a turn of one of ``waiting`` runs. Returns what tells whether the turn is over."""
@@ -497,112 +499,7 @@ class Scheduler:
         if key in self._uncommitted_findings:  # no news, unless the last attempt was rolled back
             run.findings.add(self._uncommitted_findings[key])
 
-    # Below: which runs are in memory.
-
-    def _load(self, key: ExperimentKey, now_ns: int) -> Run:
-        """Return a run, loaded if it was not. Raises LeaseLost if it is another bridge's."""
-        run = self._loaded.get(key)
-        if run is None:
-            epoch = self._epoch(key)  # before its progress is read
-            if epoch is None:
-                raise LeaseLost(f"{key} belongs to another bridge.")
-            run = self._loaded[key] = Run.load(
-                key,
-                self._run_store.saved(key),
-                self._settings,
-                counters=self._counters,
-                epoch=epoch,
-                now_ns=now_ns,
-                archive_room=self._around.archive_room,
-                is_one_launch=self._around.is_one_launch,
-            )
-        self._unloaded.pop(key, None)
-        return run
-
-    def _unload(self, key: ExperimentKey) -> None:
-        run = self._loaded.pop(key, None)
-        if run is not None:
-            run.unload()
-
-    def _go_back(self, *keys: ExperimentKey) -> None:
-        """Forget uncommitted state of these runs, and load them again in the next round."""
-        for key in keys:
-            self.begin(key)
-            self._unload(key)
-
-    def _leave_lost(self) -> None:
-        """Leave runs that are no longer owned, or owned again in another epoch."""
-        lost = [key for key, run in self._loaded.items() if self._epoch(key) != run.epoch]
-        lost += [key for key in [*self._unloaded] if self._epoch(key) is None]
-        for key in lost:
-            self._leave(key)
-
-    def _leave(self, key: ExperimentKey) -> None:
-        """Forget a run that another bridge owns; if it is owned here again, load it anew."""
-        self._unload(key)
-        for kept in (self._unloaded, self._troubles, self._findings, self._uncommitted_findings):
-            kept.pop(key, None)
-        if self._epoch(key) is not None:
-            self.begin(key)
-
-    def _looks_at_silent(self, now_ns: int) -> bool:
-        """Return whether this round looks at runs without news, too."""
-        n = len(self._loaded)
-        pause_ns = min(n * _NS_PER_LOOK, _MOST_LOOK_NS)
-        looks = n <= _FEW_RUNS or _has_passed(pause_ns, self._looked_ns, now_ns)
-        if looks:
-            self._looked_ns = now_ns
-        return looks
-
-    def _is_silent(self, key: ExperimentKey, waiting: Container[ExperimentKey]) -> bool:
-        run = self._loaded.get(key)
-        if run is None or key in waiting or key in self._unloaded:
-            return False
-        return not (run.batches.unread or run.has_more)
-
-    def _is_idle(self, run: Run, now_ns: int) -> bool:
-        return now_ns - run.used_ns > _IDLE_NS and not run.is_watching
-
-    # Below: what goes wrong with a run delays no other.
-
-    def _is_paused(self, key: ExperimentKey, now_ns: int) -> bool:
-        trouble = self._troubles.get(key)
-        return trouble is not None and not _has_passed(_RETRY_NS, trouble.failed_ns, now_ns)
-
-    def _pause(self, key: ExperimentKey, now_ns: int) -> None:
-        """Roll a run back to its last commit, and leave it out for a while."""
-        self._go_back(key)
-        self._troubles.setdefault(key, _Trouble()).failed_ns = now_ns
-
-    def _set_back(self, key: ExperimentKey, now_ns: int) -> None:
-        """Pause a run whose rows could not be made. To be called in an ``except``."""
-        self._pause(key, now_ns)
-        self._counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
-        if self._may_log(now_ns):
-            _log.exception("Making rows of %s failed; its batches are kept, retrying.", key)
-
-    def _set_aside(self, key: ExperimentKey, one: Spooled, reason: SampleDrop) -> None:
-        """Set an unreadable batch aside. For ``UNDECODABLE`` in an ``except``."""
-        self._spool.set_aside(key, one.offset)
-        self._troubles.pop(key, None)
-        self._counters.add(Counter.SAMPLES_DROPPED, reason=reason, run=key)
-        if reason is SampleDrop.DAMAGED:
-            message = "Batch %d of %s is damaged in the journal and was set aside. Check the disk."
-            _log.error(message, one.offset, key)
-        else:
-            _log.exception(
-                "Batch %d of %s cannot be made into rows and was set aside. Please report this.",
-                one.offset,
-                key,
-            )
-
-    def _may_log(self, now_ns: int) -> bool:
-        if not _has_passed(_LOG_EVERY_NS, self._logged_ns, now_ns):
-            return False
-        self._logged_ns = now_ns
-        return True
-
-    # Below: commits.
+    # Commits.
 
     def _commit(self, commits: Sequence[Commit], now_ns: int) -> None:
         """Commit all of them in one transaction, or each by itself if one is refused.
@@ -669,6 +566,111 @@ class Scheduler:
         self._counters.add(Counter.ROWS_CREATED, len(commit.rows))
         if commit.rows or commit.description is not None:
             self._around.notify(commit.key)
+
+    # Which runs are in memory.
+
+    def _load(self, key: ExperimentKey, now_ns: int) -> Run:
+        """Return a run, loaded if it was not. Raises LeaseLost if it is another bridge's."""
+        run = self._loaded.get(key)
+        if run is None:
+            epoch = self._epoch(key)  # before its progress is read
+            if epoch is None:
+                raise LeaseLost(f"{key} belongs to another bridge.")
+            run = self._loaded[key] = Run.load(
+                key,
+                self._run_store.saved(key),
+                self._settings,
+                counters=self._counters,
+                epoch=epoch,
+                now_ns=now_ns,
+                archive_room=self._around.archive_room,
+                is_one_launch=self._around.is_one_launch,
+            )
+        self._unloaded.pop(key, None)
+        return run
+
+    def _unload(self, key: ExperimentKey) -> None:
+        run = self._loaded.pop(key, None)
+        if run is not None:
+            run.unload()
+
+    def _go_back(self, *keys: ExperimentKey) -> None:
+        """Forget uncommitted state of these runs, and load them again in the next round."""
+        for key in keys:
+            self.begin(key)
+            self._unload(key)
+
+    def _leave_lost(self) -> None:
+        """Leave runs that are no longer owned, or owned again in another epoch."""
+        lost = [key for key, run in self._loaded.items() if self._epoch(key) != run.epoch]
+        lost += [key for key in [*self._unloaded] if self._epoch(key) is None]
+        for key in lost:
+            self._leave(key)
+
+    def _leave(self, key: ExperimentKey) -> None:
+        """Forget a run that another bridge owns; if it is owned here again, load it anew."""
+        self._unload(key)
+        for kept in (self._unloaded, self._troubles, self._findings, self._uncommitted_findings):
+            kept.pop(key, None)
+        if self._epoch(key) is not None:
+            self.begin(key)
+
+    def _looks_at_silent(self, now_ns: int) -> bool:
+        """Return whether this round looks at runs without news, too."""
+        n = len(self._loaded)
+        pause_ns = min(n * _NS_PER_LOOK, _MOST_LOOK_NS)
+        looks = n <= _FEW_RUNS or _has_passed(pause_ns, self._looked_ns, now_ns)
+        if looks:
+            self._looked_ns = now_ns
+        return looks
+
+    def _is_silent(self, key: ExperimentKey, waiting: Container[ExperimentKey]) -> bool:
+        run = self._loaded.get(key)
+        if run is None or key in waiting or key in self._unloaded:
+            return False
+        return not (run.batches.unread or run.has_more)
+
+    def _is_idle(self, run: Run, now_ns: int) -> bool:
+        return now_ns - run.used_ns > _IDLE_NS and not run.is_watching
+
+    # What goes wrong with a run delays no other.
+
+    def _is_paused(self, key: ExperimentKey, now_ns: int) -> bool:
+        trouble = self._troubles.get(key)
+        return trouble is not None and not _has_passed(_RETRY_NS, trouble.failed_ns, now_ns)
+
+    def _pause(self, key: ExperimentKey, now_ns: int) -> None:
+        """Roll a run back to its last commit, and leave it out for a while."""
+        self._go_back(key)
+        self._troubles.setdefault(key, _Trouble()).failed_ns = now_ns
+
+    def _set_back(self, key: ExperimentKey, now_ns: int) -> None:
+        """Pause a run whose rows could not be made. To be called in an ``except``."""
+        self._pause(key, now_ns)
+        self._counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
+        if self._may_log(now_ns):
+            _log.exception("Making rows of %s failed; its batches are kept, retrying.", key)
+
+    def _set_aside(self, key: ExperimentKey, one: Spooled, reason: SampleDrop) -> None:
+        """Set an unreadable batch aside. For ``UNDECODABLE`` in an ``except``."""
+        self._spool.set_aside(key, one.offset)
+        self._troubles.pop(key, None)
+        self._counters.add(Counter.SAMPLES_DROPPED, reason=reason, run=key)
+        if reason is SampleDrop.DAMAGED:
+            message = "Batch %d of %s is damaged in the journal and was set aside. Check the disk."
+            _log.error(message, one.offset, key)
+        else:
+            _log.exception(
+                "Batch %d of %s cannot be made into rows and was set aside. Please report this.",
+                one.offset,
+                key,
+            )
+
+    def _may_log(self, now_ns: int) -> bool:
+        if not _has_passed(_LOG_EVERY_NS, self._logged_ns, now_ns):
+            return False
+        self._logged_ns = now_ns
+        return True
 
 
 def _log_failures(key: ExperimentKey, run: Run, description: Description) -> None:
