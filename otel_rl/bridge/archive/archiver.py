@@ -235,7 +235,7 @@ class Archiver:
         *,
         min_bytes: int = 0,
     ) -> Sequence[_File]:
-        """Decide a file of each of these runs, as far as one process may write them."""
+        """Decide the next file of each run, for as many runs as one process may write."""
         through = () if made_through_ns is None else (made_through_ns,)
         begin = partial(self._store.begin_file, min_bytes=min_bytes)
         found = ((run.key, begin(run.key, FILE_BYTES, *through)) for run in due[:_FILES_AT_ONCE])

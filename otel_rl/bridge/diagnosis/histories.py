@@ -127,7 +127,7 @@ class _Live:
 
     Attributes:
         numbers: Of the records that were read, in order.
-        memory_bytes: Of it, about, after ``weighed`` records.
+        memory_bytes: Approximate size of the history after ``weighed`` records.
     """
 
     history: GrowingHistory = field(default_factory=GrowingHistory)

@@ -111,7 +111,7 @@ class _Looked(NamedTuple):
 
     Attributes:
         at_s: When it ended.
-        rows: Of the run, by then.
+        rows: Number of rows of the run at that time.
         newest_ns: When the last news of a live run had come.
     """
 

@@ -32,7 +32,7 @@ class UnarchivedRun:
 
     Attributes:
         size: Bytes of the parts.
-        oldest_ns: When the first of them was added.
+        oldest_ns: When the first part was added.
     """
 
     key: ExperimentKey

@@ -72,7 +72,7 @@ class BridgeLeases:
         owner: Names this bridge, as no other is named, nor was.
         trackers: Whose deliveries count.
         lease_s: How long a run has no owner after its bridge was killed.
-        gained: Told of each run that becomes ours, and whether a tracker lacks rows of it.
+        gained: Called with each run that becomes ours, and whether a tracker lacks its rows.
         lost: Told of runs that may not be touched any more, at once, before anybody else can own
             them. It must not wait for the journal.
         monotonic: Seconds; goes on while the machine sleeps.
@@ -306,7 +306,7 @@ class LeaseTable:
         """Renew every lease of the owner, and its own life sign.
 
         Returns:
-            The turn of each run that is its own.
+            The epoch of each of the owner's runs.
         """
         connection.execute(
             f"INSERT INTO bridges (owner, expires_ns) VALUES (?, {_NOW_NS} + ?)"  # noqa: S608
@@ -336,7 +336,7 @@ class LeaseTable:
         """Claim runs with work, up to an even share of all that are owned or free.
 
         Returns:
-            Each run, its turn, and whether a tracker lacks rows of it.
+            Each claimed run, its epoch, and whether a tracker lacks rows of the run.
         """
         bridges, held, free = connection.execute(
             self._counts, (*self._trackers, *self._trackers)

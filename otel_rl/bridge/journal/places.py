@@ -46,7 +46,7 @@ _LONGEST_NAME: Final = 60
 
 
 def names_there_are(wanted: str, names: Iterable[str]) -> str:
-    """Return a hint with names of runs: some of them, those first that may have been meant."""
+    """Return a hint with some names of runs, those first that resemble ``wanted``."""
     found = sorted(set(names))
     if len(found) > _MOST_NAMES:
         found = [*_near_first(wanted, found)]

@@ -257,7 +257,7 @@ class PostgresJournal:
         self._look_again()
 
     def _look_again(self) -> None:
-        """Note that the tables are back, once all of them are. What was used may not need all."""
+        """Record that the tables are back once all are there; the last use may need only some."""
         if self._presence.problem:
             with contextlib.suppress(JournalError):  # the problem remains, and `/healthz` tells it
                 self._write(lambda connection: connection.execute(_EVERY_TABLE).close())

@@ -246,7 +246,7 @@ class RunOverview:
         roles: How the workers of each role stood when rows were made last.
         tracker: Its name, or empty if none has been asked yet.
         rows: How many were made so far.
-        unconfirmed: How many of them the tracker has not confirmed.
+        unconfirmed: Number of rows that the tracker has not confirmed.
         waiting_bytes: Acknowledged batches that are no rows yet.
         state: State of the delivery when it last reported ``error``.
         error: What keeps the tracker from taking rows; empty if nothing does.
@@ -257,8 +257,8 @@ class RunOverview:
         begun_ns: Time of the first commit, by the bridge's clock.
         changed_ns: Time of the last one.
         step: The newest step; None before the first.
-        step_ns: When that was new.
-        made_bytes: What the journal has of it, without the batches that wait, about.
+        step_ns: When the newest step was first reported.
+        made_bytes: Approximate size of the run in the journal, without waiting batches.
         description: Its metadata, with its status and the failures of its workers.
         has_bridge: Whether a bridge uses the journal, as far as is known.
     """

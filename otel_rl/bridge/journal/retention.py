@@ -73,7 +73,7 @@ class _Ended:
 
     Attributes:
         changed_ns: When it changed last, by the bridge's clock.
-        size: Bytes of it.
+        size: Bytes of the run in the journal.
     """
 
     key: ExperimentKey
@@ -183,7 +183,7 @@ class Retention:
 
 
 def delete_run(journal: Journal, key: ExperimentKey, now_ns: int) -> None:
-    """Remove a run as it is, with what waits of it; no bridge may be at work.
+    """Remove a run with its waiting batches, while no bridge uses the journal.
 
     Raises:
         JournalError: The journal is unreachable.
@@ -213,7 +213,7 @@ def begin_run(connection: Connection, key: ExperimentKey, now_ns: int, *, epoch:
 
 
 def _bury(connection: Connection, run: str, *, lost_ns: int, now_ns: int) -> None:
-    """Put a tombstone in place of a run, and of what is small of it."""
+    """Replace a run and its small tables by a tombstone."""
     connection.execute(
         "INSERT INTO deleted"
         " (run_id, experiment, trial, next_row, lost_ns, deleted_ns, has_rest)"
@@ -227,7 +227,7 @@ def _bury(connection: Connection, run: str, *, lost_ns: int, now_ns: int) -> Non
 
 
 def _remove_rests(journal: Journal) -> None:
-    """Remove what is left of removed runs, in pieces.
+    """Remove the large tables of removed runs, in pieces.
 
     Raises:
         JournalError: The journal is unreachable. The next call goes on.
@@ -240,7 +240,7 @@ def _remove_rests(journal: Journal) -> None:
 
 
 def _remove_piece(connection: Connection, *, run: str) -> bool:
-    """Remove a piece of what is left of a run. Returns whether there may be more."""
+    """Remove a piece of a removed run. Returns whether there may be more."""
     locked = connection.execute(
         "UPDATE deleted SET has_rest = 1 WHERE run_id = ? AND has_rest = 1 RETURNING run_id", (run,)
     ).fetchone()

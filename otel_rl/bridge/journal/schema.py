@@ -209,7 +209,7 @@ class Dialect:
         number: Type of a key that counts up by itself; no number is ever given twice.
         of_bytes: Type of a column of bytes.
         keyed: What a table ends with that is stored by its key.
-        trigger: Statements that make a trigger, with the ``words`` of it.
+        trigger: Statements that make a trigger, as templates for ``_Counted.words``.
     """
 
     number: str

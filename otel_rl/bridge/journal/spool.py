@@ -86,7 +86,7 @@ class _ColumnsInMemory:
                     self._bytes += _weight(batch)
 
     def put_in(self, batch: Batch) -> Batch:
-        """Return the batch with its columns, if they were kept, and let go of them."""
+        """Return the batch with its columns, if they were kept; they are kept no longer."""
         with self._lock:
             kept = self._remove((batch.experiment, batch.received_ns))
         return batch if kept is None or kept.payload != batch.payload else kept
@@ -348,7 +348,7 @@ def _first_unread(connection: Connection, run: str, but: Collection[Offset]) -> 
 
 
 class InboxPositions:
-    """Positions in segments by the names of these, which no two workers share."""
+    """Read positions in inbox segments, by the unique name of each segment."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

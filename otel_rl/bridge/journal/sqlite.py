@@ -474,7 +474,7 @@ def _on_disk(path: str | Path) -> tuple[int, int] | None:
 
 
 class LockFile:
-    """Held as long as the bridge runs; the kernel lets go of it when the process dies."""
+    """Lock that a bridge holds while it runs; the kernel frees it when the process dies."""
 
     def __init__(self, path: Path) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT

@@ -296,7 +296,7 @@ class _Waiting:
 
     Attributes:
         gauges: Of gauges, serialized.
-        owners: Of each of them.
+        owners: Scope and metric of each gauge point.
         others: Other metrics with their kind, and points of theirs.
     """
 

@@ -51,10 +51,10 @@ _LOG_INTERVAL_S = 60.0  # a sender retries every second; its error is worth one 
 
 
 class _Round(threading.local):
-    """A round of an event loop, which has a thread of its own.
+    """One round of the event loop of a server.
 
     Attributes:
-        spent_s: Time that it has spent on reading requests.
+        spent_s: Time that the round has spent on reading requests.
     """
 
     spent_s = 0.0

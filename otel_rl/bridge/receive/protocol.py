@@ -45,7 +45,7 @@ _CLOSING_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SenderBounds:
-    """Timeouts of every connection of a server, and who is told of what happens on it.
+    """Timeouts of every connection of a server, and the functions that are told of events.
 
     Attributes:
         header_timeout_s: From the first byte of a request, or from the connection if it is the

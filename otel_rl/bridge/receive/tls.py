@@ -48,7 +48,7 @@ class TlsSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What was read, and the context of HTTP that is made of it."""
+    """Contents of the TLS files, and the SSL context of HTTP."""
 
     certificate: bytes
     key: bytes = field(repr=False)

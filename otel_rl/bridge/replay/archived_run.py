@@ -94,7 +94,7 @@ class ArchiveFiles:
 
     Attributes:
         files: Sorted, at least one.
-        values: In all of them.
+        values: Number of values in all files.
     """
 
     key: ExperimentKey

@@ -119,7 +119,7 @@ class KeptHistory(Stored):
     """The history that is stored.
 
     Attributes:
-        parts: Newest time and bytes of its records, some of them together.
+        parts: Newest time and bytes of each record, or of merged records.
         forgotten_ns: No history up to this time, by ``newest_ns``, is needed any more.
     """
 

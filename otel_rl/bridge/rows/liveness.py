@@ -155,7 +155,7 @@ class RoleLiveness(Stored):
     """State of a role. Its living workers are in the table of workers.
 
     Attributes:
-        announced: Largest number of workers that one of them has reported.
+        announced: Largest number of workers that any worker has announced.
         left: Indexes of workers that left with an exit report.
         left_without_index: Number of workers without an index that left so.
         vacancies: Places of failed workers without a replacement.

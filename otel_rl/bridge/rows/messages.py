@@ -248,7 +248,7 @@ class Finding(Stored):
         verdict: ``cause``, ``no clear cause``, ``healthy`` or ``cannot tell``.
         words: One sentence.
         causes: Ranked, each with the fields of the table.
-        is_last: Whether the run had ended, so that it is the last word.
+        is_last: Whether the run had ended, so that no further finding follows.
         is_update: Whether the finding before was the same, by another estimate.
     """
 

@@ -83,7 +83,7 @@ class MissingSpans(Stored):
                 del self.marked_ns[next(iter(self.marked_ns))]
 
     def unmark_through(self, horizon_ns: int) -> None:
-        """Forget marks of spans that ended by then."""
+        """Forget marks of spans that ended by ``horizon_ns``."""
         for rank, end_ns in [*self.marked_ns.items()]:
             if end_ns <= horizon_ns:
                 del self.marked_ns[rank]
@@ -145,7 +145,7 @@ class MissingSpans(Stored):
 
 
 def _interval(in_order: Sequence[int]) -> int:
-    """Return the largest interval that all of these steps keep; chance keeps none beyond 1."""
+    """Return the largest interval that divides all gaps between steps; by chance it is 1."""
     return gcd(*_distances(in_order)) or 1
 
 

@@ -234,7 +234,7 @@ class Run:
             self.counts.add(Counter.SAMPLES_DROPPED, left_out, SampleDrop.TOO_MANY_CONFIG_KEYS)
 
     def add(self, decoded: Decoded, *, received_ns: int) -> None:
-        """Add a batch, or a part of it."""
+        """Add a decoded batch, or one part of a batch; its parts come one after another."""
         intake = self.intake
         arrived_ns, received_ns = received_ns, self.clock.at(received_ns)
         if self.batches.begun is None:

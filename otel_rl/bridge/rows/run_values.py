@@ -53,7 +53,7 @@ class ChangeThrottle(Stored):
         self._written = {}
 
     def take(self, values: Mapping[str, float], now_ns: int) -> Mapping[str, float]:
-        """Return the part of ``values`` for a row that is written now: all of them, or nothing."""
+        """Return ``values`` if a row with them is due now, else nothing."""
         if values == self._written and 0 <= now_ns - self._written_ns < _REPEAT_NS:
             return {}
         self._written, self._written_ns, self._changed_ns = values, now_ns, None

@@ -115,7 +115,7 @@ class Pace:
     Attributes:
         report_interval_s: Interval of the bridge's reports in a run.
         commit_every_s: Longest time for which batches without a row stay uncommitted.
-        slice_s: Most seconds of a turn: other runs wait at most for the rest of it and one more.
+        slice_s: Longest turn in seconds; other runs wait for the rest of one turn and one more.
         part: Approximate points of a batch that are taken before the turn looks at the clock.
         clock_s: Monotonic clock, in seconds, by which turns and rounds end.
     """
@@ -502,7 +502,7 @@ class Scheduler:
     # Commits.
 
     def _commit(self, commits: Sequence[Commit], now_ns: int) -> None:
-        """Commit all of them in one transaction, or each by itself if one is refused.
+        """Commit all runs in one transaction, or each by itself if one is refused.
 
         Raises:
             JournalError: No room for the rows, or the journal is unreachable. The runs are rolled

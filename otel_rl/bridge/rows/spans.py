@@ -390,7 +390,7 @@ class _Explaining:
     Attributes:
         role: Role of the steps.
         over_ns: End of each remaining step, by role and number; also of other roles.
-        explained: Iterator that explains the next of them.
+        explained: Iterator that explains the next step.
     """
 
     role: str

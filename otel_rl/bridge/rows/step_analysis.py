@@ -59,8 +59,8 @@ class StepAnalysis:
         time_ns: Its end, on the last rank.
         values: Tracker key to seconds; their sum is the duration of the step.
         trace_id: Trace of the step, in hexadecimal digits.
-        worker: The instance that took most of it.
-        longest: ``<role>/<phase>`` that took most of it.
+        worker: The instance with most of the critical path.
+        longest: ``<role>/<phase>`` with most of the critical path.
         path: (role, phase, instance) to seconds on the critical path.
         busy: (role, phase, instance) to seconds of the step's time, waits included. Of each role
             and phase at most ``MAX_WORKERS``, the longest.

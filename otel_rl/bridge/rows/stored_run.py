@@ -38,9 +38,9 @@ class PausableClock(Stored):
         this clock       10 11 12                12 13 14
 
     Attributes:
-        deaf_ns: Its lag behind the bridge's clock.
+        deaf_ns: Lag of this clock behind the bridge's.
         since_ns: Its last restart, by the bridge's clock.
-        latest_ns: The latest time that it has shown.
+        latest_ns: The latest time that this clock has shown.
     """
 
     deaf_ns: Int64 = 0

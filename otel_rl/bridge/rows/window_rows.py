@@ -65,7 +65,7 @@ class _Counted(Stored, gc=False):
     Attributes:
         worker: Its role and label.
         from_ns: Start of its counting in the window.
-        to_ns: End of it.
+        to_ns: End of its counting in the window.
         value: The finite part, which goes into the total: one NaN would make the total NaN for
             good.
         seconds: Duration of the counting.

@@ -112,7 +112,7 @@ class KeyDisplay:
     """Definitions of the keys of an opened run.
 
     Args:
-        attempt: Of the rows that it has.
+        attempt: Attempt of the last row in the run.
         prefix: Of all keys.
         has_axes: Whether charts move to the axis of each attempt.
     """

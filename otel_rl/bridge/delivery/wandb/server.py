@@ -129,7 +129,7 @@ def ask_for_summary(account: Account, run_id: str) -> Mapping[str, object]:
 
 
 def set_notes(account: Account, run_id: str, notes: str, *, instead_of: Collection[str]) -> None:
-    """Set the notes of a run at the server if it has one of these. Raises as ``query``."""
+    """Set the notes of a run at the server if they are ``instead_of``. Raises as ``query``."""
     found = _bucket(account, run_id, "RunNotes", _NOTES_QUERY, _QUERY_TIMEOUT_S)
     if found and (found.get("notes") or "") in instead_of:
         query(account, "UpsertBucket", _NOTES_MUTATION, {"id": found.get("id"), "notes": notes})

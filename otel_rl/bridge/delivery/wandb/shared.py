@@ -121,7 +121,7 @@ class Marks:
     Args:
         key: The mark.
         row: All rows below are known to be there.
-        step: W&B's step of the last of them; where to begin if there is none.
+        step: W&B's step of the last known row; where to begin if no row is known.
 
     Attributes:
         row: All rows below are there.

@@ -55,7 +55,7 @@ def parse_json(signal: Signal, payload: bytes, *, max_objects: int) -> ExportReq
 
     Raises:
         MalformedRequest: The payload is not a request of this signal. Names the faulty path.
-        RequestTooLarge: It holds too many of them.
+        RequestTooLarge: The payload holds too many objects or members.
     """
     _check_object_count(payload, max_objects)
     request = SIGNALS[signal].request()

@@ -136,7 +136,7 @@ class Sanitizer:
         return readings
 
     def _identified(self, resource: Resource) -> tuple[Identified, Problem]:
-        """Return a resource with its experiment, and why nothing of it is accepted."""
+        """Return a resource with its experiment, and why the resource is refused, if so."""
         found = identified(resource.SerializeToString())
         if found.sound_for is self._rules.mark and found.experiment is not None:
             return found, self._admit(found.experiment)

@@ -171,7 +171,7 @@ def _attributes_of(series: Series) -> _Attributes:
 
 
 def _key_attributes(series: Series, identity: GroupIdentity) -> _Attributes:
-    """Return the attributes of a series for a device's key, which tell that it is a device's."""
+    """Return the attributes of a series in the key of its device."""
     shown = _without_own_name(series.attributes)
     if not is_folded(identity):
         return shown

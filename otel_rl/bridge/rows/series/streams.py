@@ -32,7 +32,7 @@ _LAST_STEP: Final = attrgetter("last_step")
 
 
 class _Slowest(NamedTuple):
-    """Stream of a worker that is behind the others, and the reach of that statement.
+    """Cached slowest series of a worker, and the state for which the cache is valid.
 
     It stays the slowest until it moves: no stream goes back, and new ones are counted.
     """
@@ -223,7 +223,7 @@ class Stream:
 
     Attributes:
         number: Unique among all streams of the run, past ones included.
-        group: Group that it is reduced into.
+        group: Group that the series is reduced into.
         own: The worker's own key, if that is written.
         wider: Further groups of a device's series: its own values, and those of all GPUs.
         device: The GPU or host of the series, which others may report as well; else empty.

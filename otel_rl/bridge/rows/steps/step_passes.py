@@ -83,12 +83,12 @@ class StepPasses(Stored, dict=True):
 
     Attributes:
         returned: Workers after which others may still follow.
-        since_ns: When the first of them has, by the bridge's clock.
+        since_ns: When the first worker went back, by the bridge's clock.
         newest: The newest step of each worker in this pass, and the latest time, by its clock, of
             its measurements. A replacement process has the same label.
         before: Of workers in the previous pass: their last time, by their clock, and step.
         others: Whether some stepping workers have not gone back, and are not silent.
-        vacant_step: The newest step of the workers without an index, if all of them are silent.
+        vacant_step: The newest step of the workers without an index, if all are silent.
         first: The first step of this pass; None for the first pass.
     """
 
