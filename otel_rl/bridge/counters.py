@@ -157,14 +157,12 @@ class ValueFold(StrEnum):
         FURTHER: Beyond the basic detail, if that was not enough.
         TOO_MANY_KEYS: Beyond 100,000 keys in all runs.
         ATTRIBUTES: Series beyond 1,000 keys of a metric.
-        TOO_MANY_ROWS: Steps left out by ``rows.max_rows_per_minute``.
     """
 
     WORKER = "worker"
     FURTHER = "further"
     TOO_MANY_KEYS = "too_many_keys"
     ATTRIBUTES = "attributes"
-    TOO_MANY_ROWS = "too_many_rows"
 
 
 class ArchiveDrop(StrEnum):

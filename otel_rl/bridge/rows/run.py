@@ -341,7 +341,6 @@ class Run:
                 launched=self.launched,
                 everything=everything,
                 only_surplus=only_surplus,
-                is_coarse=self.row_maker.is_coarse,
                 at_most=at_most,
             )
         )
@@ -472,7 +471,6 @@ class Run:
             By worker, the points that were dropped by the series limit since the last commit.
         """
         series, counts = self.intake.series, self.counts
-        counts.add(Counter.VALUES_FOLDED, self.row_maker.take_thinned(), ValueFold.TOO_MANY_ROWS)
         counts.add(Counter.VALUES_FOLDED, series.newly_folded, ValueFold.ATTRIBUTES)
         series.newly_folded = 0
         lost, self.batches.lost = self.batches.lost, 0

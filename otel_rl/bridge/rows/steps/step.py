@@ -28,7 +28,6 @@ class StepRow(Stored, gc=False):
         expected: Number of workers that were expected in it.
         attempt: The attempt of the row; None for the one at the time of the row.
         late_ns: Arrival of the first sample since.
-        is_left_out: Whether the bound on rows has left it out of the run.
         is_marked: Whether it says how many workers are in it.
     """
 
@@ -36,7 +35,6 @@ class StepRow(Stored, gc=False):
     attempt: Int64 | None
     time_ns: Int64 = 0
     late_ns: Int64 = 0
-    is_left_out: bool = False
     version: Int64 | None = None
     is_marked: bool = False
 

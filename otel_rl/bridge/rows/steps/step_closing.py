@@ -42,9 +42,6 @@ _SETTLE_NS = _NS_PER_S // 4
 _APART_NS = 1_000_000
 """A row is later than the one that it replaces by at least what trackers tell apart."""
 
-_COARSE_NS = 60 * _NS_PER_S
-"""Where rows are bounded by the minute, one of a step is written again once a minute at most."""
-
 _FIRST_STEP = -(1 << 63)
 
 # Work and transfer phases of an iteration, without waits.
@@ -88,7 +85,6 @@ class Check:
         launched: Process id of the command that the bridge was started for, if there is one.
         everything: Whether incomplete steps are closed, too.
         only_surplus: Whether only the oldest steps above the bound are closed.
-        is_coarse: Whether the bound on rows has left out any step.
         at_most: Number of values of rows, see ``RoleCheck.closed``.
     """
 
@@ -100,7 +96,6 @@ class Check:
     launched: int | None = None
     everything: bool = False
     only_surplus: bool = False
-    is_coarse: bool = False
     at_most: float = math.inf
 
 
@@ -209,8 +204,6 @@ class RoleCheck:
                 complete |= len(opened.workers) >= opened.row.expected
                 complete = complete and silent_ns >= _QUIET_NS
                 waited_ns = now_ns - opened.row.late_ns
-                if self._check.is_coarse:
-                    complete, waited_ns = False, waited_ns + wait_ns - max(wait_ns, _COARSE_NS)
             elif step == newest and not complete and waiting_for is not None:
                 # The newest, with all series of the previous step, from every worker.
                 before = due[-1] if due else self._role.closed_through
