@@ -93,8 +93,8 @@ class JournalPlace(NamedTuple):
             return f"There is no directory {str(self.directory)!r}."
         return f"There is no run {self.words}."
 
-    def no_run(self, more: str = "") -> ConfigError:
-        return ConfigError(self.without_runs, hint=f"{WHERE_RUNS_ARE} {more}".rstrip())
+    def no_run(self) -> ConfigError:
+        return ConfigError(self.without_runs, hint=WHERE_RUNS_ARE)
 
 
 def open_journal(

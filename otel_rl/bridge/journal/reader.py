@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from otel_rl.bridge.journal.interface import MADE, WAITING, Connection, Journal, checksum
 from otel_rl.bridge.journal.log import Log, read_log
 from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY, JOURNAL_FILE, is_in_use
-from otel_rl.bridge.journal.state import read_description, readable_keys
+from otel_rl.bridge.journal.state import decode_row, read_description, readable_keys
 from otel_rl.diagnose.result import Kind
 from otel_rl.errors import JournalError
 from otel_rl.goodput import Spent
@@ -27,17 +27,16 @@ from otel_rl.records import (
     ExperimentStatus,
     KeySpec,
     RoleStanding,
-    Table,
+    Row,
 )
 
 __all__ = [
     "KnownWorker",
     "RunOverview",
     "Standing",
-    "TableRow",
     "first_history",
+    "history_bytes",
     "history_records",
-    "history_size",
     "journals_below",
     "looking",
     "newest_history",
@@ -54,6 +53,9 @@ __all__ = [
 
 _TABLE_MARK: Final = b':[["'  # its columns; decoding shows whether it is a label or value
 _ROWS_AT_ONCE: Final = 200
+_ROWS_WITH_TABLES: Final = 2_000
+"""Newest rows that are searched for tables."""
+
 _HISTORY: Final = str(Log.HISTORY)
 
 
@@ -97,19 +99,6 @@ class Standing(NamedTuple):
         return self.cause.partition(" ")[0] == Kind.STALL
 
 
-class TableRow(NamedTuple):
-    """A row of a run that has tables of text.
-
-    Attributes:
-        tables: By tracker key.
-    """
-
-    number: int
-    step: int
-    time_ns: int
-    tables: Mapping[str, Table]
-
-
 def revision(connection: Connection) -> int:
     """Return a number that changes whenever a run does, by the clock of whichever bridge."""
     # The lowest bits, so that the sum has room. The latest time alone hides runs of a clock behind.
@@ -119,13 +108,11 @@ def revision(connection: Connection) -> int:
     return int(found)
 
 
-def history_size(connection: Connection, run: str, after: int = 0) -> tuple[int, int]:
-    records, size = connection.execute(
-        "SELECT COUNT(*), CAST(COALESCE(SUM(LENGTH(body)), 0) AS BIGINT) FROM log"
-        " WHERE run_id = ? AND kind = ? AND number > ?",
-        (run, _HISTORY, after),
+def history_bytes(connection: Connection, run: str) -> int:
+    (size,) = connection.execute(
+        "SELECT COALESCE(SUM(bytes), 0) FROM log WHERE run_id = ? AND kind = ?", (run, _HISTORY)
     ).fetchone()
-    return int(records), int(size)
+    return int(size)
 
 
 def history_records(connection: Connection, run: str, after: int = 0) -> int:
@@ -178,18 +165,11 @@ def span_parts(connection: Connection, run: str, *, since_ns: int) -> Iterator[b
     yield from read_log(connection, run, Log.SPANS, after=since_ns)
 
 
-def read_tables(
-    connection: Connection, run: str, *, before: int | None = None, limit: int = 2_000
-) -> Sequence[TableRow]:
-    """Return the rows with tables among the newest that are still in the journal, newest first.
-
-    Args:
-        before: Only rows with a lower number.
-        limit: The most rows that are looked at.
-    """
-    rows: list[TableRow] = []
-    end = 1 << 62 if before is None else before
-    for _ in range(0, limit, _ROWS_AT_ONCE):
+def read_tables(connection: Connection, run: str) -> Sequence[Row]:
+    """Return the rows with tables among the newest that are still in the journal, newest first."""
+    rows: list[Row] = []
+    end = 1 << 62
+    for _ in range(0, _ROWS_WITH_TABLES, _ROWS_AT_ONCE):
         found = connection.execute(
             "SELECT number, body, crc FROM rows WHERE run_id = ? AND number < ?"
             " ORDER BY number DESC LIMIT ?",
@@ -200,9 +180,7 @@ def read_tables(
         end = found[-1][0]
         for number, body, crc in found:
             if _TABLE_MARK in bytes(body) and checksum(body, run, number) == crc:
-                step, time_ns, _, _, *more = json.loads(body)
-                tables = {key: Table(*table) for key, table in (more or ({},))[0].items()}
-                rows.append(TableRow(number, step, time_ns, tables))
+                rows.append(decode_row(number, bytes(body)))
     return rows
 
 

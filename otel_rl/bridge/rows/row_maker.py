@@ -32,9 +32,9 @@ class RowMaker:
         keys: The meaning of every key that was in a row.
     """
 
-    def __init__(self, open_data: PointIntake, next_number: int = 0) -> None:
+    def __init__(self, open_data: PointIntake) -> None:
         self._open = open_data
-        self.next_number = next_number
+        self.next_number = 0
         self.keys = KeyCatalogue()
 
     def rows(self, closed: Closed) -> Iterator[Row]:
