@@ -51,6 +51,9 @@ __all__ = ["UNREACHED_EXIT_TIMEOUT_S", "Providers", "Session", "resource_of"]
 UNREACHED_EXIT_TIMEOUT_S: Final = 0.5
 """``exit_timeout_s`` of an endpoint that never listened: enough for a few attempts."""
 
+_WORKING: Final = 6
+"""Times ``exit_timeout_s`` that the end waits in all, as long as each answer comes within that."""
+
 _CROWDED: Final = 0.25
 """Fill of the buffer that triggers an early export."""
 
@@ -308,43 +311,50 @@ class Session:
         return self._sender.flush(timeout_s)
 
     def shutdown(
-        self, timeout_s: float, *, announces_end: bool = True, is_followed: bool = False
+        self, timeout_s: float | None, *, announces_end: bool = True, is_followed: bool = False
     ) -> bool:
         """See ``otel_rl.worker.session.shutdown``.
 
         Args:
-            timeout_s: Maximum blocking time.
+            timeout_s: Maximum blocking time; None is that of the end of a process.
             announces_end: False if the worker goes on under another name.
             is_followed: True if what is recorded from now on is another session's.
         """
         self._ends_silently = not announces_end
         self._is_followed = is_followed
-        until_s = monotonic() + timeout_s
-        is_delivered = self._end(timeout_s)
+        bridge_s = self.settings.exit_timeout_s
+        if timeout_s is None:
+            is_delivered = self._end(_WORKING * bridge_s, silent_s=bridge_s)
+        else:
+            until_s = monotonic() + timeout_s
+            is_delivered = self._end(timeout_s)
+            bridge_s = until_s - monotonic()
         if self.settings.inbox is not None and announces_end:
             from otel_rl.worker.export.inbox_bridge import wait_for_bridges, want_ends
 
             if is_followed:
                 want_ends()
             else:
-                wait_for_bridges(until_s - monotonic())
+                wait_for_bridges(bridge_s)
         return is_delivered
 
     def shutdown_at_exit(self) -> bool:
         """Shut down without delaying the process for an endpoint that does not exist.
 
         A configured endpoint gets its full time even if it never listened, counted from the start
-        of the session: the bridge may still be starting.
+        of the session: the bridge may still be starting. One that works, however slowly, gets more.
         """
         timeout_s, unreached_s = self.settings.exit_timeout_s, UNREACHED_EXIT_TIMEOUT_S
         if self.settings.metrics.is_named:
             unreached_s = max(unreached_s, self._started_s + timeout_s - monotonic())
-        return self._end(timeout_s, unreached_s)
+        return self._end(_WORKING * timeout_s, silent_s=timeout_s, unreached_s=unreached_s)
 
-    def _end(self, timeout_s: float, unreached_s: float | None = None) -> bool:
+    def _end(
+        self, timeout_s: float, *, silent_s: float | None = None, unreached_s: float | None = None
+    ) -> bool:
         self.exit_report.note(uncaught())
         self._stop_sampling()
-        is_delivered = self._sender.shutdown(timeout_s, unreached_s)
+        is_delivered = self._sender.shutdown(timeout_s, silent_s=silent_s, unreached_s=unreached_s)
         GUARD.sum_up()
         return is_delivered
 

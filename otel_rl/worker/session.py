@@ -221,15 +221,13 @@ def shutdown(*, timeout_s: float | None = None) -> bool:
     """Send everything and stop reporting. Runs automatically at exit. Idempotent, never raises.
 
     Args:
-        timeout_s: As of ``flush``.
+        timeout_s: Maximum blocking time; None waits for each answer, as the end of a process does.
 
     Returns:
         True if everything was delivered. Losses are counted and logged.
     """
     session = _ended_session()
-    if session is None:
-        return True
-    return session.shutdown(session.settings.exit_timeout_s if timeout_s is None else timeout_s)
+    return True if session is None else session.shutdown(timeout_s)
 
 
 def change_trial(

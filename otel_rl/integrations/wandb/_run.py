@@ -416,8 +416,10 @@ class Run:
             if exit_code is not None:
                 failure = {ERROR_TYPE: f"exit status {exit_code}"} if exit_code else None
                 session.exit_report.failure = failure
-            end = otel_rl.finish if session is _started else otel_rl.flush
-            end(timeout_s=session.settings.exit_timeout_s)
+            if session is _started:
+                otel_rl.finish()
+            else:
+                otel_rl.flush()
 
     def complete(self) -> None:
         """Send the pending row."""

@@ -113,7 +113,8 @@ def finish(status: str | None = None, *, timeout_s: float | None = None) -> bool
 
     Args:
         status: None, or ``complete``, ``aborted`` or ``crashed`` of the whole run.
-        timeout_s: Maximum blocking time; None is that of ``OTEL_RL_EXIT_TIMEOUT``, 5 by default.
+        timeout_s: Maximum blocking time. None waits up to ``OTEL_RL_EXIT_TIMEOUT`` (5) for each
+            answer of the endpoint, as the end of a process does.
 
     Returns:
         True if everything was delivered. Losses are counted and logged.

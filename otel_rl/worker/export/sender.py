@@ -16,6 +16,7 @@ Training threads only leave requests, so they wait no longer than the timeout th
 ``flush`` or ``shutdown``, and for a collection under way.
 """
 
+import math
 import random
 import time
 from collections import deque
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Condition, Lock, Thread, current_thread
-from typing import Final
+from typing import Final, NamedTuple
 
 from opentelemetry import context
 
@@ -273,6 +274,15 @@ class Source:
     look_every_s: float = 1.0
 
 
+class _Stop(NamedTuple):
+    """When a stop was asked for, on the monotonic clock, and how long its callers wait."""
+
+    begun_s: float
+    timeout_s: float
+    silent_s: float
+    unreached_s: float
+
+
 class Sender:
     """Runs one daemon thread. Other threads may ``put``, ``flush`` and ``shutdown``.
 
@@ -306,7 +316,8 @@ class Sender:
         self._spans_guard = spans_guard
         self._max_stored_bytes = max_stored_bytes
         self._abandoned: list[Transport] = []
-        self._is_reached = False  # True once the endpoint has answered
+        # True once somebody was there, False once nobody was; None before the first attempt.
+        self._is_reached: bool | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -315,9 +326,8 @@ class Sender:
         self._changed = Condition()
         self._wanted = self._done = self._delivered = 0
         self._until_s = 0.0
-        # When the callers of a stop stop waiting, on the monotonic clock: for an endpoint that has
-        # answered, and for one that never did. Both at once: the thread reads them unlocked.
-        self._stop_s: tuple[float, float] | None = None
+        self._stop: _Stop | None = None
+        self._heard_s = 0.0
         self._has_ended = self._has_delivered = False
 
         self._store = Store(self._open_transports(), self._max_stored_bytes)
@@ -343,7 +353,7 @@ class Sender:
         """
         # The transports are kept alive: closing them would write to the parent's connections.
         self._abandoned += self._store.transports.values()
-        was_stopping = is_ending and self._stop_s is not None
+        was_stopping = is_ending and self._stop is not None
         self._reset()
         if not was_stopping:
             self.start()
@@ -383,30 +393,35 @@ class Sender:
             self._changed.wait_for(lambda: self._done >= ticket or self._has_ended, timeout_s)
             return self._delivered >= ticket
 
-    def shutdown(self, timeout_s: float, unreached_timeout_s: float | None = None) -> bool:
+    def shutdown(
+        self, timeout_s: float, *, silent_s: float | None = None, unreached_s: float | None = None
+    ) -> bool:
         """Send everything and end the thread. Idempotent; the first call sets the deadlines.
 
         Args:
             timeout_s: Maximum blocking time.
-            unreached_timeout_s: The same for an endpoint that never answered; default
-                ``timeout_s``.
+            silent_s: The same since the last answer of the endpoint; default ``timeout_s``.
+            unreached_s: The same where nobody has ever listened; default ``silent_s``.
 
         Returns:
             True if everything was delivered in time. Losses are counted and logged, also if Ctrl-C
             ends the wait.
         """
-        unreached_s = timeout_s if unreached_timeout_s is None else unreached_timeout_s
+        silent_s = timeout_s if silent_s is None else silent_s
+        unreached_s = silent_s if unreached_s is None else unreached_s
         with self._changed:
-            is_first = self._stop_s is None
+            is_first = self._stop is None
             if is_first:
-                now_s = time.monotonic()
-                self._stop_s = now_s + timeout_s, now_s + min(timeout_s, unreached_s)
+                self._stop = _Stop(time.monotonic(), timeout_s, silent_s, unreached_s)
             self._changed.notify_all()
         interruption = ""
         try:
             if self._may_wait():
+                until_s = time.monotonic() + timeout_s
                 with self._changed:
-                    self._changed.wait_for(lambda: self._has_ended, timeout_s)
+                    while (left_s := min(until_s, self._deadline_s()) - time.monotonic()) > 0:
+                        if self._changed.wait_for(lambda: self._has_ended, left_s):
+                            break
         except KeyboardInterrupt:
             interruption = "Ctrl-C"
             raise
@@ -460,7 +475,8 @@ class Sender:
                 for request in self._source.first():
                     self.put(request)
             self._send_stored()
-            self._beat()  # from now on the receiver waits for this worker
+            if not self._is_urgent:
+                self._beat()  # from now on the receiver waits for this worker
         store = self._store
         is_stopping = delivered = False
         while not is_stopping:
@@ -491,19 +507,21 @@ class Sender:
         wake_s = min(self._next_s, now_s + self._look_every_s, self._store.wake_s())
         with self._changed:
             self._changed.wait_for(lambda: self._is_urgent, max(0.0, wake_s - now_s))
-            return self._wanted if self._wanted > self._done else 0, self._stop_s is not None
+            return self._wanted if self._wanted > self._done else 0, self._stop is not None
 
     @property
     def _is_urgent(self) -> bool:
         """Report whether a caller waits."""
-        return self._stop_s is not None or self._wanted > self._done
+        return self._stop is not None or self._wanted > self._done
 
     def _deadline_s(self) -> float:
         """Return when the callers stop waiting, on the monotonic clock."""
-        if self._stop_s is None:
+        if self._stop is None:
             return self._until_s
-        reached_s, unreached_s = self._stop_s
-        return reached_s if self._is_reached else unreached_s
+        begun_s, timeout_s, silent_s, unreached_s = self._stop
+        if self._is_reached is False:
+            return begun_s + unreached_s
+        return min(begun_s + timeout_s, max(begun_s, self._heard_s) + silent_s)
 
     def _pause(self, pause_s: float) -> None:
         """Sleep, unless another call comes."""
@@ -524,9 +542,9 @@ class Sender:
                 request = self._source.last() if delivered else None
             if request is not None:
                 self.put(request)
-                self._send_all(self._deadline_s())
+                self._send_all()
             if self._source.spans_go_elsewhere:
-                self._send_all(self._deadline_s(), spans=True)
+                self._send_all(spans=True)
         for transport in self._store.transports.values():
             with self._guard:
                 transport.close()
@@ -566,7 +584,7 @@ class Sender:
         self._next_beat_s = now_s + _BEAT_EVERY_S
         transport = self._store.transports[lane.signal]
         reply = transport.send(transport.prepare(request.payload))
-        self._is_reached = self._is_reached or not reply.unreachable
+        self._has_heard(reply)
         if reply.outcome is Outcome.RETRY:
             self._back_off(lane, reply)
         elif reply.wants_token:
@@ -586,15 +604,15 @@ class Sender:
         known_losses = self._guard.drops.counts()
         begun_ns = time.time_ns()
         self._collect()
-        delivered = self._send_all(self._deadline_s()) and self._send_late(begun_ns)
+        delivered = self._send_all() and self._send_late(begun_ns)
         if delivered and is_last and self._guard.drops.counts() != known_losses:
             self._collect()
-            delivered = self._send_all(self._deadline_s())
+            delivered = self._send_all()
         if delivered:
             self._delivered = max(self._delivered, ticket)  # whatever comes of the spans
         if not (is_last and self._source.spans_go_elsewhere):
             # Half of what remains is for the last request.
-            self._send_all((time.monotonic() + self._deadline_s()) / 2, spans=True)
+            self._send_all(spans=True, until_s=(time.monotonic() + self._deadline_s()) / 2)
         return delivered
 
     def _send_late(self, begun_ns: int) -> bool:
@@ -608,7 +626,7 @@ class Sender:
                 return False
             self._pause(_DEVICE_PAUSE_S)
             self._collect()
-            if not self._send_all(self._deadline_s()):
+            if not self._send_all():
                 return False
         return True
 
@@ -620,12 +638,15 @@ class Sender:
                 return
             self._send_oldest(lane)
 
-    def _send_all(self, until_s: float, *, spans: bool = False) -> bool:
-        """Send all measurements and events, or all spans, if that ends by ``until_s``."""
+    def _send_all(self, *, spans: bool = False, until_s: float = math.inf) -> bool:
+        """Send all measurements and events, or all spans, as long as callers wait."""
         store = self._store
         lanes = (store.spans,) if spans else (store.measurements, store.events)
         failed: list[Lane] = []
-        while any(lane.requests for lane in lanes) and time.monotonic() < until_s:
+        while (
+            any(lane.requests for lane in lanes)
+            and (left_s := min(until_s, self._deadline_s()) - time.monotonic()) > 0
+        ):
             found = store.next(lambda lane: lane in lanes and lane not in failed)
             if found is not None:
                 if not self._send_oldest(found):
@@ -634,7 +655,7 @@ class Sender:
             failed.clear()
             if self._source.is_crowded():
                 self._collect()
-            self._pause(min(_URGENT_BACKOFF_S, until_s - time.monotonic()))
+            self._pause(min(_URGENT_BACKOFF_S, left_s))
         return not any(lane.requests for lane in lanes)
 
     def _send_oldest(self, lane: Lane) -> bool:
@@ -645,7 +666,7 @@ class Sender:
         except Exception as error:  # noqa: BLE001  # a defect must neither spin nor lose the lane
             self._guard.warn("internal:send", "otel_rl failed to send, retrying.", error=error)
             reply = Reply(Outcome.RETRY, type(error).__name__, unreachable=True)
-        self._is_reached = self._is_reached or not reply.unreachable
+        self._has_heard(reply)
         if reply.outcome is Outcome.RETRY:
             self._back_off(lane, reply)
             return False
@@ -665,6 +686,11 @@ class Sender:
         elif reply.message:
             guard.warn("endpoint", f"The endpoint warns: {reply.message}")
         return True
+
+    def _has_heard(self, reply: Reply) -> None:
+        self._is_reached = bool(self._is_reached) or not reply.unreachable
+        if reply.outcome is not Outcome.RETRY:  # it works, however slowly
+            self._heard_s = time.monotonic()
 
     def _refused(self, lane: Lane, reply: Reply, lost: int) -> None:
         guard, _ = self._losses(lane.signal)
