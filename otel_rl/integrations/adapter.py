@@ -171,11 +171,7 @@ def before(owner: Any, name: str, follow: Callable[..., object]) -> None:
 
 
 def deliver(timeout_s: float | None = None) -> bool:
-    """Wait for the delivery of what was recorded, for 5 s by default; more may be recorded after.
-
-    Returns:
-        Whether it was delivered in time.
-    """
+    """Deliver what was recorded, in ``timeout_s`` (5) at most. Returns whether that succeeded."""
     return otel_rl.flush(timeout_s=_DELIVERY_S if timeout_s is None else timeout_s)
 
 
@@ -219,12 +215,7 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
 
 
 def meter_of(framework: str, reduce: str | None = None) -> Meter | None:
-    """Return the worker's meter for ``framework``; None if there is no worker.
-
-    Args:
-        framework: Its name in this package.
-        reduce: Reduction of the values over the workers.
-    """
+    """Return the worker's meter for a framework; None if there is no worker."""
     session = running()
     if session is None:
         return None
@@ -338,11 +329,9 @@ class Recorder:
         otel_rl.log_config(config)
 
     def _record(self, name: str, alias: Alias, value: object, step: object) -> bool:
-        """Record a value under its shared name.
+        """Record a value under its shared name. Returns whether to record its own name, too.
 
-        Returns:
-            Whether it should be recorded under its own name, too: a counter's key is a total, and
-            the framework's name stands for what a step adds to it.
+        A counter's shared name stands for a total, and the framework's for what a step adds to it.
         """
         instrument = self._instrument(alias)
         if instrument is None:

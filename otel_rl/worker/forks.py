@@ -80,8 +80,6 @@ IMPORTS: Final = Uncut()
 
 
 class _Fork(local):
-    """Work that the forking thread holds up."""
-
     def __init__(self) -> None:
         self.held: list[Uncut] = []
 
@@ -166,7 +164,7 @@ def after_threads_of_child(end: Callable[[], None]) -> None:
 
 
 def _threads() -> Iterator[threading.Thread]:
-    """Yield the threads that keep this process alive, besides its first."""
+    """Yield the threads that keep this process alive, but for its first."""
     for one in threading.enumerate():
         if not one.daemon and one is not threading.main_thread():
             yield one

@@ -151,16 +151,10 @@ def _install_meter_provider(provider: BufferedMeterProvider) -> None:
 
 
 class Session:
-    """Identity, providers and exporter of one process.
-
-    Args:
-        identity: Identity of the process.
-        settings: Export settings.
-        providers: Those of an earlier session of this process, whose instruments live on.
-        is_guess: True if ``init`` may still correct the identity.
-        metadata: Run metadata passed to ``init``.
+    """Identity, providers and exporter of one process. Providers outlive it.
 
     Attributes:
+        is_guess: True while ``init`` may still correct the identity.
         exit_report: Reports errors and the end of the worker.
         is_of_adapter: True if an adapter has started it.
         own_run: W&B run that the program has made, see ``report_own_run``.
@@ -262,11 +256,7 @@ class Session:
                 GUARD.drop(DropReason.BUFFER_FULL, "Too much run metadata in one interval.")
 
     def report_own_run(self, path: str) -> None:
-        """Report the W&B run that the program has made, also once ``init`` names another run.
-
-        Args:
-            path: As ``rl.tracker.wandb.run_path``. Never raises.
-        """
+        """Report the path of the W&B run that the program has made. Never raises."""
         self.own_run = path
         self.report_start({RL_TRACKER_WANDB_RUN_PATH: path})
 
@@ -401,7 +391,6 @@ class Session:
         return [*before, *measured, *after]
 
     def _send_stacks(self) -> None:
-        """Report the stacks of flows whose phases take too long."""
         for stack in self._hangs.look(monotonic_ns(), time_ns()):
             host = str(self.providers.meter.resource.attributes["host.name"])
             fields = stack.fields(host, masked_lines)

@@ -563,7 +563,7 @@ def exporters_of(environ: Mapping[str, str], signal: Signal) -> tuple[str, ...]:
 
 
 def _is_for_otlp(exporters: tuple[str, ...]) -> bool:
-    """Report whether OTLP is among them; Python's SDK also has names for one protocol of it."""
+    """Report whether OTLP is among the exporters, also under a name with its protocol."""
     return not exporters or any(name.startswith("otlp") for name in exporters)
 
 
@@ -578,9 +578,7 @@ _NOT_SENT: Final = {
 def exporters_beside_otlp(environ: Mapping[str, str], *, with_none: bool = False) -> Iterator[str]:
     """Yield a line for each signal whose variable names exporters without OTLP.
 
-    Args:
-        environ: The process's environment.
-        with_none: True also yields a line for an explicit ``none``.
+    An explicit ``none`` has a line only ``with_none``.
     """
     for signal in Signal:
         exporters = exporters_of(environ, signal)
@@ -625,7 +623,6 @@ def _mfu(environ: Mapping[str, str], given: object) -> MfuSettings:
 def _options(
     where: str, given: object, kinds: Mapping[str, Callable[[str, object], object]], must: str
 ) -> dict[str, object]:
-    """Return the values of an argument's options; None counts as not given."""
     hint = f"Options are {', '.join(kinds)}."
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where}: must be {must} (got {given!r}).", hint=hint)

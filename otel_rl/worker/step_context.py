@@ -35,17 +35,7 @@ _forks = 0
 
 
 class StepScope:
-    """Block of a step. Code that outlives the block, such as a task, is then in the outer step.
-
-    Args:
-        number: The step.
-
-    Attributes:
-        number: The step.
-        outer: The block around, open when this one began; or None.
-        forks: Tells the process that opened it from its children.
-        ended_ns: End of the block, in ns since the Unix epoch; ``OPEN`` before.
-    """
+    """Block of a step. Code that outlives the block, such as a task, is then in the outer step."""
 
     __slots__ = ("ended_ns", "forks", "number", "outer")
 

@@ -65,11 +65,7 @@ class Metric(NamedTuple):
 
 
 class Config(MutableMapping[str, object]):
-    """Hyper-parameters of the run, as items and as attributes. A value may always be changed.
-
-    Args:
-        on_change: Called with new values at each change.
-    """
+    """Hyper-parameters of the run, as items and as attributes. A value may always be changed."""
 
     def __init__(self, on_change: Callable[[Mapping[str, object]], None] | None = None) -> None:
         self._values: dict[str, object] = {}
@@ -138,7 +134,6 @@ class Summary(Config):
 
 
 def _config_of(given: object) -> dict[str, object]:
-    """Convert W&B's forms of a config to a dict. Any other gives a warning and an empty one."""
     if given is None:
         return {}
     if isinstance(given, Mapping):
@@ -443,7 +438,7 @@ class Run:
         self._rows.forget()
 
     def _metadata(self) -> dict[str, Any]:
-        """Return what ``otel_rl.init`` takes about the run: no run may fail for its tags."""
+        """Return what ``otel_rl.init`` takes about the run. Tags that it would refuse are cut."""
         project = "" if self.project == _DEFAULT_PROJECT else self.project
         words = {"group": self.group, "job_type": self.job_type, "project": project}
         words |= {"entity": self.entity, "name": self.name}
@@ -480,7 +475,7 @@ def _skip_of_summary(name: str, _kind: str) -> None:
 
 
 def _send(row: Row, step: object, reduce: str | None = None) -> None:
-    """Send a row at any step as the program gave it; an invalid one is counted."""
+    """Send a row at any step that the program gave; an invalid step is counted."""
     at = cast("int | None", step)
     if row.values:
         values = cast("Mapping[str, SupportsFloat]", row.values)  # flat_row lets nothing else in
@@ -490,7 +485,6 @@ def _send(row: Row, step: object, reduce: str | None = None) -> None:
 
 
 def _word(given: object) -> str:
-    """Convert text to the form of ``init``."""
     text = "".join(char if char.isprintable() else " " for char in str(given))
     return text.strip()[:MAX_WORD_CHARS].strip()
 

@@ -103,7 +103,6 @@ def _may_share(
 
 
 def _setting(wandb: ModuleType, given: Mapping[str, Any], name: str) -> Any:
-    """Return a setting of a run: of the call, else of W&B's environment and files."""
     settings = given.get("settings")
     if given.get(name) is not None:
         return given[name]
@@ -125,7 +124,7 @@ if hasattr(os, "register_at_fork"):  # there is no fork on Windows
 
 
 def _report(run: Any) -> None:
-    """Report the path of a run; of a later one of this process, in a trial of its own."""
+    """Report the path of a run. Each later run of this process is a trial of its own."""
     worker = session.start_from_environment()
     if worker is None:
         return

@@ -43,12 +43,7 @@ _GRPC_METHODS: Final = {
 
 
 class GrpcTransport:
-    """OTLP/gRPC, handing over ready bytes.
-
-    Args:
-        signal: Where to and how.
-        beside: Transports of other signals; one to the same place shares its channel.
-    """
+    """OTLP/gRPC. Transports to one place share its channel."""
 
     def __init__(self, signal: SignalSettings, beside: Sequence[Transport]) -> None:
         self._signal = signal

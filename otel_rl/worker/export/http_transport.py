@@ -43,12 +43,7 @@ _DEFAULT: Final = " (the default endpoint: start a bridge and CMD with `otel-rl 
 
 
 class HttpTransport:
-    """OTLP/HTTP with protobuf bodies.
-
-    Args:
-        signal: Where to and how.
-        beside: Transports of other signals; one to the same place shares its connection.
-    """
+    """OTLP/HTTP with protobuf bodies. Transports to one place share its connection."""
 
     def __init__(self, signal: SignalSettings, beside: Sequence[Transport]) -> None:
         self._signal = signal
@@ -64,7 +59,7 @@ class HttpTransport:
             self._headers["content-encoding"] = "gzip"
         self.peer = signal.peer
         same = [one for one in beside if isinstance(one, HttpTransport) and one.peer == self.peer]
-        self.session = same[0].session if same else requests.Session()
+        self.session: requests.Session = same[0].session if same else requests.Session()
         # A cluster's proxy is not meant for a bridge on this machine.
         self.session.trust_env = not signal.is_loopback
 
@@ -113,7 +108,6 @@ class HttpTransport:
 
 
 def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Leave the headers of a request as they are."""
     return request
 
 
@@ -143,7 +137,6 @@ def _reply(answer: requests.Response, where: str) -> Reply:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, and then those that it came from."""
     waiting, known = [error], set[int]()
     while waiting:
         one = waiting.pop(0)
@@ -166,7 +159,6 @@ def _in_words(causes: tuple[BaseException, ...]) -> str:
 
 
 def _retry_after_s(header: str | None) -> float | None:
-    """Seconds from ``Retry-After``, which is a number or a date; None if it is neither."""
     if not header:
         return None
     try:

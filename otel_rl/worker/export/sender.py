@@ -83,12 +83,10 @@ measurements must not wait long."""
 
 
 def open_transport(signal: SignalSettings, beside: Sequence[Transport] = ()) -> Transport:
-    """The transport that ``signal`` asks for. Loads the library of its protocol.
+    """Open the transport that ``signal`` asks for. Loads the library of its protocol.
 
-    Args:
-        signal: Where to and how.
-        beside: Those of other signals. If they go to one place, they share a connection: a bridge
-            has so many connections as it has workers, and gRPC survives a fork with one only.
+    Signals with the same place share a connection of the transports ``beside``: a bridge has as
+    many connections as it has workers, and gRPC survives a fork with one only.
     """
     if signal.inbox is not None:
         from otel_rl.worker.export.inbox import InboxTransport  # others have an endpoint
@@ -152,11 +150,7 @@ class Lane:
     """Guards ``requests`` and ``bytes``."""
 
     def put(self, item: StoredRequest) -> int:
-        """Add a request.
-
-        Returns:
-            Number of measurements in the oldest requests, dropped for lack of room.
-        """
+        """Add a request. Returns how many measurements of the oldest requests are lost for it."""
         dropped = 0
         with self.lock:
             self.requests.append(item)
@@ -195,12 +189,7 @@ class Lane:
 
 
 class Store:
-    """Lanes of one process. Any thread may put a request; the sender's thread does the rest.
-
-    Args:
-        transports: Of the signals that are sent.
-        max_bytes: Of the bodies that wait for one endpoint, by signal.
-    """
+    """Lanes of one process. Any thread may put a request; the sender's thread does the rest."""
 
     def __init__(
         self,
@@ -221,11 +210,7 @@ class Store:
         return lane.put(StoredRequest(next(self._numbers), body, request.measurements))
 
     def next(self, is_ready: Callable[[Lane], bool]) -> Lane | None:
-        """Return the lane whose oldest request is to be sent now, or None.
-
-        Args:
-            is_ready: True if a lane may be tried now.
-        """
+        """Return the lane whose oldest request is to be sent now, among those that are ready."""
         return next(filter(is_ready, self._candidates()), None)
 
     def wake_s(self) -> float:
@@ -349,7 +334,7 @@ class Sender:
         """Start the child's own thread with an empty store: the parent sends the rest.
 
         Args:
-            is_ending: False if the child goes on, though the sender of its parent is ending.
+            is_ending: False if the child goes on although its parent's sender is ending.
         """
         # The transports are kept alive: closing them would write to the parent's connections.
         self._abandoned += self._store.transports.values()
@@ -441,7 +426,6 @@ class Sender:
         return delivered
 
     def _losses(self, signal: Signal) -> tuple[Guard, str]:
-        """Return what counts the losses of a signal, and what they are called."""
         if signal is Signal.TRACES:
             return self._spans_guard, "spans"
         return self._guard, "measurements"
@@ -451,7 +435,6 @@ class Sender:
         return is_other and self._thread.is_alive() and not self._has_ended
 
     def _abandon(self) -> tuple[int, int, bool]:
-        """Return how many records and spans are left, and whether no other record is."""
         has_ended = self._collecting.acquire(timeout=_COLLECTION_S)
         try:
             left, spans = self._source.abandon()
@@ -498,11 +481,7 @@ class Sender:
         self._close(delivered=delivered)
 
     def _wait_for_work(self) -> tuple[int, bool]:
-        """Sleep until something is to be done.
-
-        Returns:
-            The last flush to answer, 0 for none; and whether to send everything and end.
-        """
+        """Sleep until there is work. Returns the last flush to answer or 0, and whether to end."""
         now_s = time.monotonic()
         wake_s = min(self._next_s, now_s + self._look_every_s, self._store.wake_s())
         with self._changed:
@@ -515,7 +494,6 @@ class Sender:
         return self._stop is not None or self._wanted > self._done
 
     def _deadline_s(self) -> float:
-        """Return when the callers stop waiting, on the monotonic clock."""
         if self._stop is None:
             return self._until_s
         begun_s, timeout_s, silent_s, unreached_s = self._stop
@@ -524,7 +502,6 @@ class Sender:
         return min(begun_s + timeout_s, max(begun_s, self._heard_s) + silent_s)
 
     def _pause(self, pause_s: float) -> None:
-        """Sleep, unless another call comes."""
         with self._changed:
             self._changed.wait(max(0.0, pause_s))
 
@@ -595,9 +572,8 @@ class Sender:
     def _deliver_all(self, ticket: int, *, is_last: bool) -> bool:
         """Collect and send everything until the deadline. False on timeout.
 
-        Args:
-            ticket: The flush that is answered by it.
-            is_last: True also sends the losses counted meanwhile.
+        The ``ticket`` is the flush that this answers. The last delivery also sends the losses that
+        were counted meanwhile.
         """
         if time.monotonic() >= self._deadline_s():
             return False  # later records belong to another session

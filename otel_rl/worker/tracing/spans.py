@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common import trace_encoder
 from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -27,7 +28,12 @@ from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.forks import Uncut
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.otlp.requests import MAX_REQUEST_BYTES, Request, encode_resource
+from otel_rl.worker.otlp.requests import (
+    MAX_REQUEST_BYTES,
+    Request,
+    RequestPacker,
+    encode_resource,
+)
 from otel_rl.worker.phases.device_clock import SpanTimes
 from otel_rl.worker.step_context import StepOnSpans
 
@@ -53,12 +59,7 @@ class SpanSink(Protocol):
 
 
 class _OnDevice(NamedTuple):
-    """Span that a device may not have reached the end of.
-
-    Attributes:
-        span: With the program's times.
-        times: The device's.
-    """
+    """Span with the program's times, and those of the device, which may still be busy."""
 
     span: ReadableSpan
     times: SpanTimes
@@ -67,10 +68,7 @@ class _OnDevice(NamedTuple):
 class CountedSpans(SpanProcessor):
     """Any thread may end a span; one thread collects. Ending takes no lock of otel_rl.
 
-    Args:
-        resource: Of the worker.
-        capacity: In spans, each about 3 KB until it is encoded.
-        interval_s: Between two exports of the SDK's processor.
+    Of the ``capacity`` each span takes about 3 KB until it is encoded.
     """
 
     def __init__(self, resource: Resource, capacity: int, interval_s: float) -> None:
@@ -287,8 +285,6 @@ def made_tracer_provider(
 
 
 class _Exporter(SpanExporter):
-    """End of the SDK's processor."""
-
     def __init__(self, spans: CountedSpans) -> None:
         self._spans = spans
 
@@ -317,40 +313,36 @@ def span_requests(
     guard: Guard,
     *,
     max_request_bytes: int = MAX_REQUEST_BYTES,
-) -> Iterator[Request]:
-    """Encode spans as the SDK does, in as many requests as the size limit needs, in order.
+) -> list[Request]:
+    """Encode spans as the SDK does, in as many requests as the size limit needs, in order."""
+    packer = RequestPacker(resource, Signal.TRACES, max_request_bytes)
+    for scope, span in _encoded(spans, guard):
+        if not packer.add(scope, span):
+            text = "A span alone is larger than a request may be."
+            guard.drop(DropReason.TOO_LARGE, text)
+    return packer.requests()
 
-    Args:
-        resource: From ``encode_resource``, in place of that of the spans.
-        spans: At least one, all ended.
-        guard: Counts those that no request can hold, or that cannot be encoded.
-        max_request_bytes: No request is larger.
-    """
-    too_large = DropReason.TOO_LARGE, "A span alone is larger than a request may be."
+
+def _encoded(spans: Sequence[ReadableSpan], guard: Guard) -> Iterator[tuple[bytes, bytes]]:
+    """Yield scope and span, serialized. One that cannot be encoded costs no other."""
     try:
         request = trace_encoder.encode_spans(spans)
-        for part in request.resource_spans:
-            part.ClearField("resource")
-            part.ClearField("schema_url")
-            part.MergeFromString(resource)
-        payload = request.SerializeToString()
-    except Exception as error:  # noqa: BLE001  # one span costs no other
-        why = DropReason.INTERNAL, f"A span cannot be encoded ({type(error).__name__}: {error})."
-    else:
-        if len(payload) <= max_request_bytes:
-            yield Request(payload, len(spans), Signal.TRACES)
-            return
-        why = too_large
-    if len(spans) == 1:
-        guard.drop(*why)
+    except Exception as error:  # noqa: BLE001  # of any span; counted once that one is known
+        if len(spans) > 1:
+            for span in spans:
+                yield from _encoded([span], guard)
+        else:
+            text = f"A span cannot be encoded ({type(error).__name__}: {error})."
+            guard.drop(DropReason.INTERNAL, text)
         return
-    middle = len(spans) // 2
-    for half in (spans[:middle], spans[middle:]):
-        yield from span_requests(resource, half, guard, max_request_bytes=max_request_bytes)
+    for part in request.resource_spans:
+        for scoped in part.scope_spans:
+            scope = ScopeSpans(scope=scoped.scope, schema_url=scoped.schema_url).SerializeToString()
+            for encoded in scoped.spans:
+                yield scope, encoded.SerializeToString()
 
 
 def _at(span: ReadableSpan, times_ns: tuple[int, int]) -> ReadableSpan:
-    """A copy of an ended span with other times of begin and end."""
     begun_ns, ended_ns = times_ns
     return ReadableSpan(
         name=span.name,
