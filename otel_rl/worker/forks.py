@@ -107,12 +107,11 @@ class _Fork(local):
 
 _fork: Final = _Fork()
 
-if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(
-        before=lambda: _fork.begin(),
-        after_in_parent=lambda: _fork.end_in_parent(),
-        after_in_child=lambda: _fork.end_in_child(),
-    )
+os.register_at_fork(
+    before=lambda: _fork.begin(),
+    after_in_parent=lambda: _fork.end_in_parent(),
+    after_in_child=lambda: _fork.end_in_child(),
+)
 
 
 _watching: Final[list[Callable[[], None]]] = []

@@ -6,7 +6,6 @@ keeps its context and its time, so that its step is looked up on the exporter's 
 
 import os
 import sys
-from contextlib import suppress
 from time import time_ns
 from typing import Final
 
@@ -101,5 +100,4 @@ def _after_fork_in_child() -> None:
     _forks += 1
 
 
-with suppress(AttributeError):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

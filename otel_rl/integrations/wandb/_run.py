@@ -539,5 +539,4 @@ def _start_in_child() -> None:
         _current.start_in_child()
 
 
-if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_start_in_child)
+os.register_at_fork(after_in_child=_start_in_child)

@@ -119,8 +119,7 @@ _joined: Final[dict[str, tuple[str, dict[str, str | None]]]] = {}
 # Shared runs, by id: whether all their metrics have an axis.
 _has_axis: Final[dict[str, bool]] = {}
 
-if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_joined.clear)
+os.register_at_fork(after_in_child=_joined.clear)
 
 
 def _report(run: Any) -> None:

@@ -21,7 +21,7 @@ VARIABLES: Final = (CONFIG, "OTEL_RESOURCE_ATTRIBUTES", SWEEP, "OTEL_RL_TRIAL", 
 """What tells a process that it is of a trial, and of which."""
 
 _MAX_CONFIG_CHARS: Final = 30_000
-"""Of the config in the environment: a variable of Windows has 32,767, one of Linux 131,072."""
+"""Of the config in the environment: a variable of Linux has 131,072 bytes."""
 
 # _lock guards the list.
 _lock = threading.Lock()
@@ -34,8 +34,7 @@ def _renew_lock() -> None:
     _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextmanager

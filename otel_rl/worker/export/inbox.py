@@ -14,6 +14,8 @@ from time import monotonic
 from typing import Final
 from urllib.parse import urlsplit
 
+from psutil import disk_partitions
+
 from otel_rl.inbox import (
     DATA_DIRECTORY,
     HEAD,
@@ -126,14 +128,9 @@ def _unusable(root: Path) -> str:
 
 
 def _file_system(path: Path) -> str:
-    found, longest = "", -1
-    with suppress(OSError, ValueError), Path("/proc/self/mounts").open(encoding="utf-8") as mounts:
-        for line in mounts:
-            _, point, kind, *_ = line.split(" ")
-            mounted = Path(point.replace("\\040", " "))
-            if len(mounted.parts) >= longest and path.is_relative_to(mounted):
-                found, longest = kind, len(mounted.parts)
-    return found
+    around = [one for one in disk_partitions(all=True) if path.is_relative_to(one.mountpoint)]
+    # Of several on one directory, the last one hides the others.
+    return max(reversed(around), key=lambda one: len(one.mountpoint)).fstype if around else ""
 
 
 class Inbox:

@@ -217,9 +217,10 @@ class BridgeKeeper:
             elif not is_over or bytes_in(self._inbox):
                 if not self._has_told:
                     going = (
-                        f"the bridge goes on (its log: {self._run / LOG_FILE}). If it is ended: "
+                        f"the bridge goes on and writes the rest (its log: {self._run / LOG_FILE})."
+                        f" If it is killed before its end: otel-rl finish {self._run}"
                     )
-                    say(f"{'' if is_over else going}{self._rest()}")
+                    say(self._rest() if is_over else going)
                 self._has_told = True
         return is_over
 

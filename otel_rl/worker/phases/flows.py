@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from time import monotonic_ns, perf_counter_ns
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -132,8 +131,7 @@ def _after_fork_in_child() -> None:
     _open.clear()
 
 
-with suppress(AttributeError):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def show_phases(meter: Meter, guard: Guard) -> None:

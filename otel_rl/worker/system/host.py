@@ -5,6 +5,7 @@ are the container's where the container has less than the machine.
 """
 
 import contextlib
+import fcntl
 import math
 import os
 import time
@@ -31,11 +32,6 @@ from otel_rl.semconv.names import (
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.settings import HostSettings
 from otel_rl.worker.system.latest import Latest
-
-try:
-    import fcntl
-except ImportError:  # Windows has other locks
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["Container", "HostRecorder", "HostTurn", "Machine", "Reading"]
 
@@ -309,7 +305,7 @@ class HostTurn:
 
     def take(self, host: str, run_id: str) -> bool:
         """Return whether this process reports the host; it does until ``give_back``."""
-        if self._is_held or fcntl is None:
+        if self._is_held:
             return True
         try:
             if self._file is None:

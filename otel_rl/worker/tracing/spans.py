@@ -132,7 +132,7 @@ class CountedSpans(SpanProcessor):
                 max_export_batch_size=min(_BATCH, self._capacity),
                 **_without_metrics(BatchSpanProcessor),
             )
-        if not self._follows_forks and hasattr(os, "register_at_fork"):
+        if not self._follows_forks:
             self._follows_forks = True
             os.register_at_fork(after_in_child=self._forget)
         self.sink = sink
