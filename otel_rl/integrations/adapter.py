@@ -5,7 +5,6 @@ metrics, by a table of rules under names that all frameworks share. Nothing here
 training or waits, but ``start`` with wrong settings.
 """
 
-import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +40,7 @@ from otel_rl.worker.identity import (
     worker_names,
 )
 from otel_rl.worker.launch import process_name
-from otel_rl.worker.session import GUARD, finished, running
+from otel_rl.worker.session import GUARD, before_end, finished, running
 from otel_rl.worker.session import GUARD as guard  # noqa: N811  # one object, not a constant
 from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import PLAIN
@@ -175,10 +174,6 @@ def deliver(timeout_s: float | None = None) -> bool:
     return otel_rl.flush(timeout_s=_DELIVERY_S if timeout_s is None else timeout_s)
 
 
-_is_at_exit = False
-"""Whether ``_end_open`` is registered after the exit of the worker that runs."""
-
-
 def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool = False) -> None:
     """Start a worker, unless the process already is one.
 
@@ -191,10 +186,9 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
     Raises:
         ConfigError: See ``otel_rl.init``.
     """
-    global _is_at_exit
+    if _end_open not in before_end:
+        before_end.append(_end_open)
     session = running()
-    if session is not None and not session.is_guess and _is_at_exit:
-        return
     if session is None or session.is_guess:
         place = process_name()
         names = worker_names(os.environ, place, given=given, known=known, finished=finished)
@@ -208,10 +202,6 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
         session = running()
         if session is not None:
             session.is_of_adapter = True
-    # To run before the exit of the worker, it has to be the later one.
-    atexit.unregister(_end_open)
-    atexit.register(_end_open)
-    _is_at_exit = True
 
 
 def meter_of(framework: str, reduce: str | None = None) -> Meter | None:

@@ -101,7 +101,7 @@ class Providers:
         self.gpus.count_anew()
         self.host.forget()
         self.sampler.run_id = _run_of(resource)
-        self.spans.bind(resource, is_same_worker=keep_buffer)
+        self.spans.bind(resource)
         self.events.bind(resource)
         if not keep_buffer:
             self.events.forget()

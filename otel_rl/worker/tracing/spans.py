@@ -9,18 +9,15 @@ out of it.
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from inspect import signature
-from itertools import groupby
 from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
 
-from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common import trace_encoder
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import Sampler
 
@@ -41,9 +38,6 @@ __all__ = ["CountedSpans", "made_tracer_provider", "span_requests"]
 
 _BATCH: Final = 512
 """Spans of a batch, which is encoded as soon as it is full. The SDK's default."""
-
-_MOST_OPEN: Final = 1 << 14
-"""Spans of which it is known with which resource they began; beyond, the present one is taken."""
 
 
 class SpanSink(Protocol):
@@ -72,8 +66,6 @@ class CountedSpans(SpanProcessor):
     """
 
     def __init__(self, resource: Resource, capacity: int, interval_s: float) -> None:
-        # By span id: the resource with which it began, to its export.
-        self._begun_with: dict[int, bytes] = {}
         self.bind(resource)
         self._capacity = capacity
         self._interval_s = interval_s
@@ -95,22 +87,14 @@ class CountedSpans(SpanProcessor):
         self._follows_forks = False
         self._forget()
 
-    def bind(self, resource: Resource, *, is_same_worker: bool = True) -> None:
-        """Send the spans with this resource from now on; the SDK's provider has its first one.
-
-        Args:
-            resource: Of the worker.
-            is_same_worker: Whether spans that have begun are of this worker, under a better name.
-        """
+    def bind(self, resource: Resource) -> None:
+        """Send the spans with this resource from now on; the SDK's provider has its first one."""
         self._resource = encode_resource(resource)
-        if is_same_worker:
-            self._begun_with.clear()
 
     def _forget(self) -> None:
         """Start from zero in a forked child: the parent sends its spans."""
         self._pid = os.getpid()
         self.unready_since_ns = None
-        self._begun_with.clear()
         self._on_device: deque[_OnDevice] = deque()
         # One entry for each span that the SDK's processor got, until it is counted.
         self._given: deque[None] = deque()
@@ -151,22 +135,11 @@ class CountedSpans(SpanProcessor):
         if batches is not None:
             batches.shutdown()  # type: ignore[no-untyped-call]  # of the SDK
 
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """See ``SpanProcessor``. A span is of the run in which it begins."""
-        del parent_context
-        begun_with = self._begun_with
-        if len(begun_with) >= _MOST_OPEN:  # some of those never end, or were lost
-            with suppress(StopIteration, RuntimeError):  # other threads are at it as well
-                begun_with.pop(next(iter(begun_with)), None)
-        begun_with[span.context.span_id] = self._resource
-
     def on_end(self, span: ReadableSpan) -> None:
         """See ``SpanProcessor``."""
         if not span.context.trace_flags.sampled:
-            self._begun_with.pop(span.context.span_id, None)
             return
         if self.sink is None:
-            self._begun_with.pop(span.context.span_id, None)
             if self.are_wanted:
                 self._came_too_late(1)
             return
@@ -216,13 +189,9 @@ class CountedSpans(SpanProcessor):
         if sink is None:
             return
         with self._uncut.work():
-            for resource, of_run in groupby(spans, self._resource_of):
-                for request in span_requests(resource, [*of_run], self.guard):
-                    sink.put(request)
+            for request in span_requests(self._resource, spans, self.guard):
+                sink.put(request)
         self._exported += len(spans)
-
-    def _resource_of(self, span: ReadableSpan) -> bytes:
-        return self._begun_with.pop(span.context.span_id, self._resource)
 
     def _give(self, span: ReadableSpan) -> None:
         batches = self._batches

@@ -1,4 +1,3 @@
-import gzip
 import itertools
 import shutil
 import socket
@@ -400,15 +399,12 @@ class Hostile:
 
     Args:
         answer: What it sends, piece by piece.
-        pause_s: After each piece.
     """
 
-    def __init__(self, answer: Iterable[bytes], pause_s: float = 0.0) -> None:
+    def __init__(self, answer: Iterable[bytes]) -> None:
         self.sent = 0
-        self.ended = threading.Event()
         self.was_hung_up_on = False
         self._answer = answer
-        self._pause_s = pause_s
         self._listener = socket.create_server(("127.0.0.1", 0))
         # Little, so that what was sent is about what was read.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
@@ -424,7 +420,6 @@ class Hostile:
                 for piece in self._answer:
                     peer.sendall(piece)
                     self.sent += len(piece)
-                    self.ended.wait(self._pause_s)
             except OSError:
                 self.was_hung_up_on = True
 
@@ -437,8 +432,8 @@ class Hostile:
 def hostile() -> Iterator[Callable[..., Hostile]]:
     made: list[Hostile] = []
 
-    def make(answer: Iterable[bytes], pause_s: float = 0.0) -> Hostile:
-        made.append(Hostile(answer, pause_s))
+    def make(answer: Iterable[bytes]) -> Hostile:
+        made.append(Hostile(answer))
         return made[-1]
 
     yield make
@@ -506,23 +501,6 @@ def test_a_status_stands_though_its_body_does_not_end(
     assert reply.retry_after_s == (7 if outcome is Outcome.RETRY else None)
 
 
-def test_a_zipped_answer_is_read_as_far_as_the_bound(hostile: Callable[..., Hostile]) -> None:
-    """Nobody asks for one."""
-    for message, outcome in ((PARTIAL.SerializeToString(), "why"), (bytes(32 << 20), None)):
-        zipped = gzip.compress(message)
-        fields = ("Content-Encoding: gzip", f"Content-Length: {len(zipped)}")
-        server = hostile([head("200 OK", *fields) + zipped])
-        tracemalloc.start()
-        try:
-            reply = over_http(server.url).send(b"")
-            _, most_bytes = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert reply.outcome is Outcome.ACCEPTED
-        assert outcome in {None, reply.message}
-        assert most_bytes < 16 * LIMIT
-
-
 def test_a_connection_is_used_again_after_whatever_answer_ends(sink: Sink) -> None:
     answers = [(200, PARTIAL.SerializeToString()), (503, b"away"), (400, b"no"), (200, b"")]
     sink.answer = lambda number: (answers[number][0], {}, answers[number][1])
@@ -551,30 +529,7 @@ def test_credentials_in_the_url_are_sent_and_not_told(sink: Sink) -> None:
 
 
 ODD_ANSWERS = {
-    "chunks with extensions and trailers": (
-        head("200 OK", "Transfer-Encoding: chunked")
-        + b"2;a=b\r\n\n\x05\r\n5\r\n\x12\x03why\r\n0\r\nA: b\r\n\r\n",
-        Outcome.ACCEPTED,
-        "why",
-    ),
-    "interim answers": (
-        head("100 Continue") + head("200 OK", "Content-Length: 0"),
-        Outcome.ACCEPTED,
-        "",
-    ),
     "no body": (head("204 No Content"), Outcome.ACCEPTED, ""),
-    "bare line feeds": (b"HTTP/1.0 503 Away\nRetry-After: 7\n\n", Outcome.RETRY, "HTTP 503 Away"),
-    "no reason": (head("200", "content-length: 0"), Outcome.ACCEPTED, ""),
-    "equal lengths": (
-        head("200 OK", "Content-Length: 0", "Content-Length: 0"),
-        Outcome.ACCEPTED,
-        "",
-    ),
-    "different lengths": (
-        head("200 OK", "Content-Length: 0", "Content-Length: 1") + b"x",
-        Outcome.RETRY,
-        "InvalidHeader",
-    ),
     "chunks without a size": (
         head("200 OK", "Transfer-Encoding: chunked") + b"x\r\n",
         Outcome.RETRY,
@@ -586,7 +541,7 @@ ODD_ANSWERS = {
 
 
 @pytest.mark.parametrize(("answer", "outcome", "message"), ODD_ANSWERS.values(), ids=ODD_ANSWERS)
-def test_odd_answers_are_read_as_http_says(
+def test_odd_answers_are_no_defect(
     hostile: Callable[..., Hostile], answer: bytes, outcome: Outcome, message: str
 ) -> None:
     server = hostile([answer])
