@@ -391,8 +391,8 @@ class Run:
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
         """Complete the last row, and end this process's part of the run. Never raises.
 
-        It waits up to five seconds for the delivery. The common run continues until all of its
-        processes are done with it. After an exit code other than 0 the worker has failed.
+        It waits up to five seconds for each answer of the bridge. The common run continues until
+        its processes are all done with it. After an exit code other than 0 the worker has failed.
         """
         del quiet
         global _current  # W&B's API is one run per process
@@ -524,7 +524,7 @@ def define_metric(name: str, *arguments: Any, **named: Any) -> Metric:
 
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
-    """Finish the run for this process: wait up to five seconds for delivery. Never raises."""
+    """Finish the run for this process, as ``Run.finish``; without a run do nothing."""
     if _current is not None:
         _current.finish(exit_code, quiet)
 

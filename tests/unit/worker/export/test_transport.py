@@ -389,7 +389,7 @@ def test_grpc_codes_are_retried_as_otlp_says(
 
 
 LIMIT = 64 << 10
-"""Bytes of an answer, as docs/worker.md has it."""
+"""Bytes that are read of an answer."""
 
 BLOCK = b"x" * 4096
 
