@@ -10,7 +10,6 @@ provider. SDK behaviour remains: it lower-cases names and drops NaN and infiniti
 
 import os
 from collections import deque
-from contextlib import suppress
 from functools import cache
 from threading import Thread
 from typing import Final
@@ -68,8 +67,7 @@ def _counted_drops() -> Drops:
     same provider while it offers a measurement.
     """
     drops = Drops()
-    with suppress(AttributeError):  # there is no fork on Windows
-        os.register_at_fork(after_in_child=drops.reset)
+    os.register_at_fork(after_in_child=drops.reset)
     Thread(target=_observe, args=(drops,), name="otel-rl-exact-drops", daemon=True).start()
     return drops
 

@@ -5,7 +5,6 @@ metrics, by a table of rules under names that all frameworks share. Nothing here
 training or waits, but ``start`` with wrong settings.
 """
 
-import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +40,7 @@ from otel_rl.worker.identity import (
     worker_names,
 )
 from otel_rl.worker.launch import process_name
-from otel_rl.worker.session import GUARD, finished, running
+from otel_rl.worker.session import GUARD, before_end, finished, running
 from otel_rl.worker.session import GUARD as guard  # noqa: N811  # one object, not a constant
 from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import PLAIN
@@ -171,16 +170,8 @@ def before(owner: Any, name: str, follow: Callable[..., object]) -> None:
 
 
 def deliver(timeout_s: float | None = None) -> bool:
-    """Wait for the delivery of what was recorded, for 5 s by default; more may be recorded after.
-
-    Returns:
-        Whether it was delivered in time.
-    """
+    """Deliver what was recorded, in ``timeout_s`` (5) at most. Returns whether that succeeded."""
     return otel_rl.flush(timeout_s=_DELIVERY_S if timeout_s is None else timeout_s)
-
-
-_is_at_exit = False
-"""Whether ``_end_open`` is registered after the exit of the worker that runs."""
 
 
 def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool = False) -> None:
@@ -195,10 +186,9 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
     Raises:
         ConfigError: See ``otel_rl.init``.
     """
-    global _is_at_exit
+    if _end_open not in before_end:
+        before_end.append(_end_open)
     session = running()
-    if session is not None and not session.is_guess and _is_at_exit:
-        return
     if session is None or session.is_guess:
         place = process_name()
         names = worker_names(os.environ, place, given=given, known=known, finished=finished)
@@ -212,19 +202,10 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
         session = running()
         if session is not None:
             session.is_of_adapter = True
-    # To run before the exit of the worker, it has to be the later one.
-    atexit.unregister(_end_open)
-    atexit.register(_end_open)
-    _is_at_exit = True
 
 
 def meter_of(framework: str, reduce: str | None = None) -> Meter | None:
-    """Return the worker's meter for ``framework``; None if there is no worker.
-
-    Args:
-        framework: Its name in this package.
-        reduce: Reduction of the values over the workers.
-    """
+    """Return the worker's meter for a framework; None if there is no worker."""
     session = running()
     if session is None:
         return None
@@ -338,11 +319,9 @@ class Recorder:
         otel_rl.log_config(config)
 
     def _record(self, name: str, alias: Alias, value: object, step: object) -> bool:
-        """Record a value under its shared name.
+        """Record a value under its shared name. Returns whether to record its own name, too.
 
-        Returns:
-            Whether it should be recorded under its own name, too: a counter's key is a total, and
-            the framework's name stands for what a step adds to it.
+        A counter's shared name stands for a total, and the framework's for what a step adds to it.
         """
         instrument = self._instrument(alias)
         if instrument is None:

@@ -65,7 +65,6 @@ def _follow(logger: Any) -> None:
 def _record(
     recorder: Recorder, first: int, data: Mapping[str, object] | Sequence[Mapping[str, object]]
 ) -> None:
-    """Record ``data`` at the steps at which AReaL is about to log it."""
     if _is_first_rank():
         items = [data] if isinstance(data, Mapping) else data
         for place, item in enumerate(items, first):
@@ -82,7 +81,7 @@ def _first_step(logger: Any, global_step: int) -> int:
 
 
 def _is_first_rank() -> bool:
-    """Report whether AReaL logs in this process: all ranks have the same metrics by then."""
+    """Report whether AReaL logs in this process; all ranks have the same metrics when it does."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not hasattr(distributed, "is_initialized"):  # a torch without it
         return True

@@ -101,9 +101,6 @@ class Hook(Recorder):
     """Records what is logged to one place, as a worker that starts with the first metrics.
 
     Thread-safe. Nothing is raised into the library: a wrong setting is logged.
-
-    Args:
-        framework: Name of the place.
     """
 
     _last: Final[dict[str, tuple[str, object]]] = {}
@@ -120,13 +117,7 @@ class Hook(Recorder):
         given: WorkerNames = _NO_NAMES,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """Start the worker, unless the process is one. A hook that is silent or failed stays off.
-
-        Args:
-            known: Names from the library; the environment takes precedence.
-            given: Names from the user.
-            config: Hyper-parameters of the run.
-        """
+        """Start the worker, unless the process is one. A silent or failed hook stays off."""
         self._is_off = self._is_off or self.is_silent
         if self._is_off:
             return
@@ -285,15 +276,7 @@ class TensorboardHook(Hook):
 
 
 def record_tensorboard(names: WorkerNames = _NO_NAMES, role: str = "trainer") -> TensorboardHook:
-    """Record scalars of every ``SummaryWriter`` of this process, too, at their global step.
-
-    Args:
-        names: Experiment and trial; default those of the environment.
-        role: Default of the worker's role.
-
-    Returns:
-        The hook, whose ``stop`` ends the recording.
-    """
+    """Record scalars of each ``SummaryWriter`` at their global step, until ``stop``."""
     return TensorboardHook(names, role)
 
 

@@ -20,12 +20,7 @@ _WRAPPED: Final = "__otel_rl_wrapped__"
 
 
 def when_imported(name: str, call: Callback) -> None:
-    """Call ``call`` with a module once it is imported; immediately if it already is.
-
-    Args:
-        name: Full name of the module.
-        call: Runs once.
-    """
+    """Call ``call`` once with a module, as soon as it is imported; immediately if it already is."""
     module = sys.modules.get(name)
     if module is not None:
         _run(call, module)
@@ -70,7 +65,6 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module with callbacks; None for others, which other finders find."""
         if fullname not in _waiting:
             return None
         for finder in sys.meta_path:
@@ -85,22 +79,16 @@ class _Finder(MetaPathFinder):
 
 
 class _CallingLoader:
-    """Loader that runs the callbacks. Everything else is delegated to the original.
-
-    Args:
-        original: The module's own; from its execution on, the module refers only to that one.
-    """
+    """Loader that runs the callbacks. Everything else is delegated to the module's own loader."""
 
     def __init__(self, original: Any) -> None:  # any loader
         self._original = original
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Delegate to the original."""
         module: ModuleType | None = self._original.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Delegate to the original, then run the callbacks."""
         spec = module.__spec__
         module.__loader__ = self._original
         if spec is not None:

@@ -107,6 +107,6 @@ def _is_metric(name: str, value: object) -> bool:
 
 
 def _is_missing(name: str, value: object) -> bool:
-    """Report whether a NaN is the mean of no values; of learners it may be what they computed."""
+    """Report whether a NaN is the mean of no values; a learner may have computed its NaN."""
     is_computed = name.startswith("learners/") and "/num_" not in name
     return isinstance(value, Real) and value != value and not is_computed

@@ -87,7 +87,7 @@ def always(module: ModuleType) -> None:
 
 
 class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
-    """Output of the logger; a copied model keeps one, with a step of its own."""
+    """Output of SB3's logger. A copied model keeps one, with a step of its own."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -100,7 +100,6 @@ class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
         return _Writer, (self.recorder,)
 
     def begin_training(self, model: Any) -> None:
-        """Begin the training, once: each callback tells of it."""
         if not self._steps.is_open:
             self._number, self._phase = None, ""
             self._steps.begin_training()
@@ -134,7 +133,7 @@ class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
 
 
 def _follow(callback: Any, event: str, given: WorkerNames = _NO_NAMES) -> None:
-    """Follow an event of any callback of a training; several tell the same."""
+    """Follow an event of a training, which each of its callbacks tells."""
     formats = callback.logger.output_formats
     writer = next((one for one in formats if isinstance(one, _Writer)), None)
     if event == "on_training_start":

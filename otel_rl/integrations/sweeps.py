@@ -138,7 +138,7 @@ def _hydra(module: ModuleType) -> None:
 
 
 def _job(job: Any) -> str:
-    """Return the name of a job: its number, and what it overrides but secrets."""
+    """Return the name of a job: its number and its overrides, without secrets."""
     from otel_rl.worker.events.masking import is_secret
 
     given = str(job.override_dirname).split(",")
@@ -148,7 +148,7 @@ def _job(job: Any) -> str:
 
 
 def _overridden(config: Any) -> dict[str, object]:
-    """Return what the command line overrides; a value of a group is the name of its choice."""
+    """Return what the command line overrides; a config group's value is the name of its choice."""
     found: dict[str, object] = {}
     overrides = getattr(config.hydra, "overrides", None)
     for override in getattr(overrides, "task", ()):
@@ -160,7 +160,6 @@ def _overridden(config: Any) -> dict[str, object]:
 
 
 def _at(config: Any, path: str, text: str) -> object:
-    """Return the value of a config at a path of keys; ``text`` if it has no plain one there."""
     try:
         value = config
         for key in path.split("."):
@@ -171,8 +170,6 @@ def _at(config: Any, path: str, text: str) -> object:
 
 
 def _wandb(module: ModuleType) -> None:
-    """Make a trial of each call of an agent's function."""
-
     def trial_of(function: Callable[[], Any]) -> Callable[[], Any]:
         @wraps(function)
         def called() -> Any:

@@ -128,11 +128,11 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         logs: Mapping[str, object] | None = None,
         **_named: Any,
     ) -> None:
-        """Record at the trainer's global step; what is late or repeated in it by its time.
+        """Record at the trainer's global step; what is late or repeated in the step, by its time.
 
-        An evaluation may take longer than a bridge waits for more data of a step, and the step in
-        progress is the same. Values of one window are averaged, so only what must goes there, and
-        of several evaluations within one only the first: others are late samples of their step.
+        An evaluation may take longer than a bridge waits for more data of a step. A bridge averages
+        the values of one window of time, so only what must goes there: of several evaluations
+        within a window only the first, and the others as late samples of their step.
         """
         if not logs or not state.is_world_process_zero:
             return
@@ -194,12 +194,11 @@ def _complete(logs: Mapping[str, object], state: Any) -> Mapping[str, object]:
 
 
 def _is_number_of_before(value: object, before: object) -> bool:
-    """Return whether a value is a number, the same as before; arrays are no one truth."""
+    """Return whether both are numbers, and equal; arrays compare to no single truth."""
     return type(value) in (int, float) and type(before) in (int, float) and value == before
 
 
 def _follow_trl() -> None:
-    """Enter a phase with each context of TRL that has one."""
     kind = getattr(sys.modules.get("trl.extras.profiling"), "ProfilingContext", None)
     if kind is not None:
         wrap(kind, "__enter__", _entering)
@@ -207,7 +206,6 @@ def _follow_trl() -> None:
 
 
 def _timed_phase(name: str) -> ExitStack:
-    """Enter the phase of one of TRL's contexts within a step, if it has one."""
     opened = ExitStack()
     steps, phase = Steps.of_thread(), _PHASES.get(name)
     is_training = name == _LOG_PROBS and _timed.get() != _PREPARE

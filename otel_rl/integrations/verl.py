@@ -36,9 +36,6 @@ class OtelLogger:
         project: The experiment, if the environment names none.
         experiment: The trial, if the environment names no experiment.
         config: Hyper-parameters.
-
-    Raises:
-        ConfigError: See ``otel_rl.init``.
     """
 
     def __init__(

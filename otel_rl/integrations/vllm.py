@@ -41,9 +41,7 @@ _MEASURED: Final = {
 class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is not installed
     """Records an engine's statistics by time. ``record`` runs in vLLM's output loop: no I/O.
 
-    Args:
-        vllm_config: Not used.
-        engine_index: Not used: statistics of the process's engines are added up.
+    Statistics of all engines of the process are added up.
     """
 
     def __init__(self, vllm_config: object, engine_index: int = 0) -> None:
@@ -100,7 +98,6 @@ class _Statistics:
         }
 
     def scheduled(self, stats: object) -> None:
-        """Record a ``SchedulerStats``."""
         usage = _number(stats, "kv_cache_usage")
         if usage is not None:
             self._utilization.set(usage)
@@ -115,7 +112,6 @@ class _Statistics:
             self._hits.add(_number(cache, "hits") or 0)
 
     def iterated(self, stats: object) -> None:
-        """Record an ``IterationStats``."""
         for name, counter in self._counted.items():
             grown = _number(stats, name)
             if grown:

@@ -80,8 +80,6 @@ IMPORTS: Final = Uncut()
 
 
 class _Fork(local):
-    """Work that the forking thread holds up."""
-
     def __init__(self) -> None:
         self.held: list[Uncut] = []
 
@@ -109,12 +107,11 @@ class _Fork(local):
 
 _fork: Final = _Fork()
 
-if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(
-        before=lambda: _fork.begin(),
-        after_in_parent=lambda: _fork.end_in_parent(),
-        after_in_child=lambda: _fork.end_in_child(),
-    )
+os.register_at_fork(
+    before=lambda: _fork.begin(),
+    after_in_parent=lambda: _fork.end_in_parent(),
+    after_in_child=lambda: _fork.end_in_child(),
+)
 
 
 _watching: Final[list[Callable[[], None]]] = []
@@ -166,7 +163,7 @@ def after_threads_of_child(end: Callable[[], None]) -> None:
 
 
 def _threads() -> Iterator[threading.Thread]:
-    """Yield the threads that keep this process alive, besides its first."""
+    """Yield the threads that keep this process alive, but for its first."""
     for one in threading.enumerate():
         if not one.daemon and one is not threading.main_thread():
             yield one

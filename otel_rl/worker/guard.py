@@ -48,10 +48,6 @@ class Guard:
 
     ``with guard:`` counts the exception as an internal drop and logs it at most once a minute.
     ``KeyboardInterrupt`` and ``SystemExit`` pass.
-
-    Args:
-        drops: Where the losses are counted.
-        clock_s: Monotonic seconds.
     """
 
     def __init__(self, drops: Drops, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -91,13 +87,7 @@ class Guard:
         self.warn(reason.value, message)
 
     def not_a_number(self, name: str, kind: str, remedy: str = _REMEDY) -> None:
-        """Count a value that is no number, and log it once for each of the first 100 names.
-
-        Args:
-            name: Of the metric.
-            kind: What the value is.
-            remedy: What the program should do.
-        """
+        """Count a value that is no number, and log the first 100 names with its kind."""
         self.drops.add(DropReason.NOT_A_NUMBER)
         named = self._not_numbers
         if name in named:

@@ -217,14 +217,7 @@ def default_role(environ: Mapping[str, str], process_name: str) -> str:
 def run_word(
     environ: Mapping[str, str], argument: str, given: str | None, stated: str | None = None
 ) -> str | None:
-    """Return the tracker's project or name of the run, by the precedence of ``worker_names``.
-
-    Args:
-        environ: The process's environment.
-        argument: ``project`` or ``name``.
-        given: From the program.
-        stated: From the variable of a library that otel_rl replaces.
-    """
+    """Return the tracker's project or name of the run, by the precedence of ``worker_names``."""
     variable = environ.get(f"OTEL_RL_{argument.upper()}")
     if variable and _is_typed(argument, environ):
         return variable
@@ -284,7 +277,7 @@ def _first(
 
 
 def _unfinished(experiment: str, trial: str, finished: Collection[tuple[str, str]]) -> str:
-    """Return the trial, with the first number whose run the process is not done with."""
+    """Return the trial, with a number behind it if the process is done with that run."""
     found, number = trial, 1
     while (experiment, found) in finished:
         number += 1
@@ -301,12 +294,8 @@ def _torchrun_role(environ: Mapping[str, str]) -> str | None:
 def checked_name(where: str, value: object) -> str:
     """Validate the name of an experiment, a trial, a role or a tag.
 
-    Args:
-        where: Its argument or variable, for the error.
-        value: The value to check.
-
     Raises:
-        ConfigError: The name is invalid; the message gives the reason.
+        ConfigError: The name is invalid; the message has ``where`` it is set, and the reason.
     """
     if not isinstance(value, str):
         raise ConfigError(f"{where}: must be a string (got {value!r}).", hint="Pass str(...).")
@@ -338,10 +327,9 @@ def parse_resource_attributes(text: str) -> dict[str, str]:
 
 
 def launcher_index(environ: Mapping[str, str], process_name: str) -> int | None:
-    """Return the index of a launcher, for a worker that may be the only one of its ranks to report.
+    """Return the launcher's index, for a worker that may be the only one of its ranks to report.
 
-    Returns:
-        None if a person, or the name of the process, gives the place, which ``identify`` reads.
+    None if a person, or the name of the process, gives the place: ``identify`` reads those.
     """
     is_stated = _stated_place(environ, _inherited(environ), None, None) is not None
     return None if is_stated or named_place(process_name)[1] is not None else _launched(environ)[0]
@@ -383,7 +371,6 @@ def _launched(environ: Mapping[str, str]) -> _Place:
 
 
 def _of_launchers(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the launcher variables of index and count, best first."""
     for one in RANKS:
         if not (one.is_of_raylet and RAY_WORKER in environ):
             yield one.rank, next((size for size in one.sizes if size in environ), one.sizes[0])
@@ -524,20 +511,8 @@ def identify(
     """Determine the worker's identity from the sources in ``worker_names``.
 
     Its place is that of the arguments, variables or resource attributes, else of the name of the
-    process, else of the launcher.
-
-    Args:
-        environ: The process's environment.
-        launch: Returns the id of the launch; asked if nothing names a trial.
-        experiment: See ``init`` for this one and those that follow.
-        trial: See ``unnamed_trial`` for the default.
-        role: See ``default_role`` for the default.
-        index: Index of the worker.
-        count: Number of workers.
-        tag: Tag of the worker.
-        resource_attributes: Further attributes; they override ``OTEL_RESOURCE_ATTRIBUTES``.
-        process_name: From its launcher; the last source of a role and an index.
-        finished: See ``worker_names``.
+    process, else of the launcher. ``launch`` returns the id of the launch, and is asked only if
+    nothing names a trial. The other arguments are those of ``init`` and of ``worker_names``.
 
     Raises:
         ConfigError: Names the wrong value and the remedy.
@@ -593,14 +568,6 @@ def detect(
 
     They are those of ``identify``: a process has one run, whichever SDK reports. What nothing names
     is left out: the run, and a role, which ``service.name`` may tell.
-
-    Args:
-        environ: The process's environment.
-        process_name: From its launcher.
-        launch: See ``identify``.
-
-    Raises:
-        ConfigError: An attribute is invalid.
     """
     is_named = names_an_experiment(environ)
     identity = identify(
@@ -613,7 +580,6 @@ def detect(
 
 
 def _named_index(process_name: str, role: str | None) -> int | None:
-    """Return the index in the name of a process named after its role."""
     named_role, named_index = named_place(process_name)
     return named_index if named_role == role else None
 

@@ -87,11 +87,7 @@ class Launch:
 
 
 class Processes:
-    """What the operating system says of processes.
-
-    Args:
-        proc: Where ``/proc`` is mounted. Without it only pids are known.
-    """
+    """What the operating system says of processes. Without ``/proc`` only pids are known."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -107,10 +103,9 @@ class Processes:
         return f"{strftime('%Y%m%d-%H%M%S', began)}-{pid}-{run_id(machine, str(ticks))[:4]}"
 
     def starter(self, variable: str) -> tuple[int, bool]:
-        """Return the nearest ancestor whose environment lacks a variable.
+        """Return the nearest ancestor whose environment lacks a variable, and True.
 
-        Returns:
-            It and True, or the eldest one and False: the variable is the container's.
+        If every ancestor has the variable, it is the container's: returns the eldest, and False.
         """
         pid = os.getppid()
         while f"\0{variable}=" in f"\0{self._text(f'{pid}/environ')}":
@@ -190,12 +185,6 @@ def launch_of(
     ``OTEL_RL_LAUNCH``, the Slurm job and step, torchrun's run id, that of the MPI or Ray job, the
     process that has started the ranks, or this one by ``multiprocessing``, this process.
 
-    Args:
-        environ: The process's environment.
-        processes: Of this machine.
-        ray: Returns the id of the Ray job.
-        parent: Returns the parent of a child of ``multiprocessing``.
-
     Raises:
         ConfigError: ``OTEL_RL_LAUNCH`` is no valid name.
     """
@@ -235,15 +224,8 @@ def hand_down(
 ) -> dict[str, str | None]:
     """Make children that name nothing report to the run of this process.
 
-    Other SDKs of theirs do, too, unless a person has named another run for them.
-
-    Args:
-        environ: The process's environment.
-        experiment: Of its run.
-        trial: Of its run.
-
-    Returns:
-        What was there before, for ``take_back``. The launch stays.
+    Other SDKs of theirs do so, too, unless a person has named another run for them. Returns what
+    the environment had before, for ``take_back``; the launch stays.
     """
     before = {name: environ.get(name) for name in (DEFAULT_EXPERIMENT, DEFAULT_TRIAL, _RESOURCE)}
     attributes = parse_resource_attributes(environ.get(_RESOURCE, ""))
@@ -261,12 +243,7 @@ def hand_down(
 
 
 def _with_names(attributes: Mapping[str, str], names: Mapping[str, str]) -> str:
-    """Return ``OTEL_RESOURCE_ATTRIBUTES`` with other names of the run, and its id if there is one.
-
-    Args:
-        attributes: So far.
-        names: ``rl.experiment.name``, ``rl.trial.name`` or both.
-    """
+    """Return ``OTEL_RESOURCE_ATTRIBUTES`` with other names of the run, and its id if it had one."""
     found = {**attributes, **names}
     if RL_RUN_ID in found:
         found[RL_RUN_ID] = run_id(found.get(RL_EXPERIMENT_NAME, ""), found.get(RL_TRIAL_NAME, ""))
@@ -283,7 +260,7 @@ def take_back(environ: MutableMapping[str, str], before: Mapping[str, str | None
 
 
 def _slurm(environ: Mapping[str, str], *, has_steps: bool) -> str:
-    """Return the job and its step; nodes of a Ray cluster are steps of one job."""
+    """Return the job and its step; nodes of a Ray cluster are different steps of one job."""
     step = environ.get("SLURM_STEP_ID", "")
     job = environ.get("SLURM_JOB_ID", "")
     if not job or (step == _INTERACTIVE and has_steps):
@@ -297,7 +274,7 @@ def _torchrun(environ: Mapping[str, str]) -> str:
 
 
 def _mpi(environ: Mapping[str, str]) -> str:
-    """Return the job's id of Open MPI or another PMIx; ids of old ones repeat, keys do not."""
+    """Return the job's id of a PMIx; ids of an old Open MPI repeat, so its key is added."""
     job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ""
     key = environ.get("OMPI_MCA_orte_precondition_transports", "")
     return f"{job}-{key[:8]}" if job and key else job
@@ -312,10 +289,6 @@ def sweep_environment(environ: Mapping[str, str], name: str) -> dict[str, str]:
 
     Its name follows that of the trial around, or of the launch: ``20261126-lr_0``. It counts as
     typed, because the program of a sweep may give each trial the same name.
-
-    Args:
-        environ: The process's environment.
-        name: The launcher's name of the trial.
     """
     resource = parse_resource_attributes(environ.get(_RESOURCE, ""))
     outer = environ.get(_TRIAL) or environ.get(DEFAULT_TRIAL) or resource.get(RL_TRIAL_NAME)

@@ -51,6 +51,9 @@ __all__ = ["UNREACHED_EXIT_TIMEOUT_S", "Providers", "Session", "resource_of"]
 UNREACHED_EXIT_TIMEOUT_S: Final = 0.5
 """``exit_timeout_s`` of an endpoint that never listened: enough for a few attempts."""
 
+_WORKING: Final = 6
+"""Times ``exit_timeout_s`` that the end waits in all, as long as each answer comes within that."""
+
 _CROWDED: Final = 0.25
 """Fill of the buffer that triggers an early export."""
 
@@ -98,7 +101,7 @@ class Providers:
         self.gpus.count_anew()
         self.host.forget()
         self.sampler.run_id = _run_of(resource)
-        self.spans.bind(resource, is_same_worker=keep_buffer)
+        self.spans.bind(resource)
         self.events.bind(resource)
         if not keep_buffer:
             self.events.forget()
@@ -148,16 +151,10 @@ def _install_meter_provider(provider: BufferedMeterProvider) -> None:
 
 
 class Session:
-    """Identity, providers and exporter of one process.
-
-    Args:
-        identity: Identity of the process.
-        settings: Export settings.
-        providers: Those of an earlier session of this process, whose instruments live on.
-        is_guess: True if ``init`` may still correct the identity.
-        metadata: Run metadata passed to ``init``.
+    """Identity, providers and exporter of one process. Providers outlive it.
 
     Attributes:
+        is_guess: True while ``init`` may still correct the identity.
         exit_report: Reports errors and the end of the worker.
         is_of_adapter: True if an adapter has started it.
         own_run: W&B run that the program has made, see ``report_own_run``.
@@ -259,11 +256,7 @@ class Session:
                 GUARD.drop(DropReason.BUFFER_FULL, "Too much run metadata in one interval.")
 
     def report_own_run(self, path: str) -> None:
-        """Report the W&B run that the program has made, also once ``init`` names another run.
-
-        Args:
-            path: As ``rl.tracker.wandb.run_path``. Never raises.
-        """
+        """Report the path of the W&B run that the program has made. Never raises."""
         self.own_run = path
         self.report_start({RL_TRACKER_WANDB_RUN_PATH: path})
 
@@ -308,43 +301,50 @@ class Session:
         return self._sender.flush(timeout_s)
 
     def shutdown(
-        self, timeout_s: float, *, announces_end: bool = True, is_followed: bool = False
+        self, timeout_s: float | None, *, announces_end: bool = True, is_followed: bool = False
     ) -> bool:
         """See ``otel_rl.worker.session.shutdown``.
 
         Args:
-            timeout_s: Maximum blocking time.
+            timeout_s: Maximum blocking time; None is that of the end of a process.
             announces_end: False if the worker goes on under another name.
             is_followed: True if what is recorded from now on is another session's.
         """
         self._ends_silently = not announces_end
         self._is_followed = is_followed
-        until_s = monotonic() + timeout_s
-        is_delivered = self._end(timeout_s)
+        bridge_s = self.settings.exit_timeout_s
+        if timeout_s is None:
+            is_delivered = self._end(_WORKING * bridge_s, silent_s=bridge_s)
+        else:
+            until_s = monotonic() + timeout_s
+            is_delivered = self._end(timeout_s)
+            bridge_s = until_s - monotonic()
         if self.settings.inbox is not None and announces_end:
             from otel_rl.worker.export.inbox_bridge import wait_for_bridges, want_ends
 
             if is_followed:
                 want_ends()
             else:
-                wait_for_bridges(until_s - monotonic())
+                wait_for_bridges(bridge_s)
         return is_delivered
 
     def shutdown_at_exit(self) -> bool:
         """Shut down without delaying the process for an endpoint that does not exist.
 
         A configured endpoint gets its full time even if it never listened, counted from the start
-        of the session: the bridge may still be starting.
+        of the session: the bridge may still be starting. One that works, however slowly, gets more.
         """
         timeout_s, unreached_s = self.settings.exit_timeout_s, UNREACHED_EXIT_TIMEOUT_S
         if self.settings.metrics.is_named:
             unreached_s = max(unreached_s, self._started_s + timeout_s - monotonic())
-        return self._end(timeout_s, unreached_s)
+        return self._end(_WORKING * timeout_s, silent_s=timeout_s, unreached_s=unreached_s)
 
-    def _end(self, timeout_s: float, unreached_s: float | None = None) -> bool:
+    def _end(
+        self, timeout_s: float, *, silent_s: float | None = None, unreached_s: float | None = None
+    ) -> bool:
         self.exit_report.note(uncaught())
         self._stop_sampling()
-        is_delivered = self._sender.shutdown(timeout_s, unreached_s)
+        is_delivered = self._sender.shutdown(timeout_s, silent_s=silent_s, unreached_s=unreached_s)
         GUARD.sum_up()
         return is_delivered
 
@@ -391,7 +391,6 @@ class Session:
         return [*before, *measured, *after]
 
     def _send_stacks(self) -> None:
-        """Report the stacks of flows whose phases take too long."""
         for stack in self._hangs.look(monotonic_ns(), time_ns()):
             host = str(self.providers.meter.resource.attributes["host.name"])
             fields = stack.fields(host, masked_lines)

@@ -109,8 +109,7 @@ def _log_once(error: Exception) -> None:
 def distro() -> "BaseDistro | None":
     """Return what makes ``opentelemetry-instrument`` take otel_rl before other configurators.
 
-    Returns:
-        None without a named experiment, so that other distros are used.
+    None without a named experiment, so that other distros are used.
     """
     # In the package that has the command, which no other program needs.
     from opentelemetry.instrumentation.distro import (  # type: ignore[attr-defined]  # as above

@@ -221,15 +221,13 @@ def shutdown(*, timeout_s: float | None = None) -> bool:
     """Send everything and stop reporting. Runs automatically at exit. Idempotent, never raises.
 
     Args:
-        timeout_s: As of ``flush``.
+        timeout_s: Maximum blocking time; None waits for each answer, as the end of a process does.
 
     Returns:
         True if everything was delivered. Losses are counted and logged.
     """
     session = _ended_session()
-    if session is None:
-        return True
-    return session.shutdown(session.settings.exit_timeout_s if timeout_s is None else timeout_s)
+    return True if session is None else session.shutdown(timeout_s)
 
 
 def change_trial(
@@ -237,12 +235,7 @@ def change_trial(
 ) -> None:
     """Deliver what was recorded so far, and go on as the same worker in another trial.
 
-    Never raises.
-
-    Args:
-        trial: Its name; None stops reporting until something is recorded again.
-        config: Its hyper-parameters.
-        failure: What has ended the trial so far.
+    Never raises. Without a trial, reporting stops until something is recorded again.
     """
     global _session, _waited_in_vain  # one session per process
     with GUARD:
@@ -272,7 +265,7 @@ def change_trial(
 
 
 def _is_same(begun: Identity, identity: Identity) -> bool:
-    """Report whether ``init`` names the worker that has begun; adapters leave out the count."""
+    """Report whether ``init`` names the worker that has begun. Adapters leave out the count."""
     return begun == identity or (begun.count is None and begun == replace(identity, count=None))
 
 
@@ -318,7 +311,6 @@ def _end_tracer(providers: Providers) -> None:
 
 
 def _ended_session() -> Session | None:
-    """Remove and return the session."""
     global _session, _has_ended  # one session per process
     with _lock:
         session, _session = _session, None
@@ -337,8 +329,7 @@ def running() -> Session | None:
 def implicit_session() -> Session | None:
     """Return the session; start it from the environment alone if there is none.
 
-    Returns:
-        None if ``OTEL_SDK_DISABLED`` is set, or after ``shutdown``.
+    None if ``OTEL_SDK_DISABLED`` is set, or after ``shutdown``.
 
     Raises:
         ConfigError: The environment lacks the experiment, or has a wrong value.
@@ -352,11 +343,7 @@ def implicit_session() -> Session | None:
 
 
 def start_from_environment() -> Session | None:
-    """Variant of ``implicit_session`` for calls in a training loop: never raises.
-
-    Returns:
-        Also None if the environment names no experiment.
-    """
+    """Return ``implicit_session`` without raising; None also without a named experiment."""
     if is_disabled(os.environ) or not names_an_experiment(os.environ):
         return None
     try:
@@ -369,9 +356,7 @@ def start_from_environment() -> Session | None:
 def started_or_dropped(call: str, lost: int = 1) -> Session | None:
     """Return the session, started from the environment if necessary. Never raises.
 
-    Args:
-        call: The program's call, for the message.
-        lost: Number of items counted as lost if there is no session.
+    Without a session the ``call`` of the program is counted and logged as lost.
     """
     started = _session or start_from_environment()
     if started is None and not is_disabled(os.environ):
@@ -434,7 +419,6 @@ def _start(
 
 
 def _with_inbox(settings: Settings, identity: Identity) -> Settings:
-    """Return the settings with an inbox where no endpoint is named."""
     if not settings.embed or settings.are_named:
         return settings
     from otel_rl.worker.export.inbox import with_inbox  # others have an endpoint

@@ -217,7 +217,7 @@ class SignalSettings:
     """Headers of every request: `authorization=Bearer%20TOKEN`, with commas between."""
     # In seconds, as in the Python SDK; the specification defines milliseconds.
     timeout_s: float = _otlp("TIMEOUT", _SECONDS, "10")
-    """Seconds that one request may take."""
+    """Seconds that a request waits for its connection, and then for its answer."""
     gzip: bool | None = _otlp(
         "COMPRESSION",
         optional(word({"gzip": True, "none": False})),
@@ -226,7 +226,7 @@ class SignalSettings:
     """Compression of requests: `gzip` or `none`."""
     certificate: str | None = _otlp("CERTIFICATE", PATH, otherwise="the system's authorities")
     """File with the authority of the endpoint's certificate. A file that cannot be read is an error
-    at the start; later, data is `rejected`."""
+    at the start; later, data waits."""
     client_certificate: str | None = _otlp("CLIENT_CERTIFICATE", PATH)
     """File with the worker's own certificate, for mutual TLS."""
     client_key: str | None = _otlp("CLIENT_KEY", PATH)
@@ -368,7 +368,8 @@ class Settings:
     stack_after_s: float = setting("OTEL_RL_STACK_AFTER", _STACK, "8")
     """Seconds (from 1) after which a [hanging phase](phases.md#hangs) sends its stack, or `off`."""
     exit_timeout_s: float = setting("OTEL_RL_EXIT_TIMEOUT", _SECONDS, "5")
-    """Seconds that the end of a process waits for the endpoint at most."""
+    """Seconds that the end of a process waits for each answer of the endpoint; in all six times as
+    long."""
     embed: bool = setting("OTEL_RL_EMBED", SWITCH, "on")
     """`on` uses [files and a bridge](#without-an-endpoint) where there is no endpoint."""
     times_devices: bool = setting("OTEL_RL_DEVICE_CLOCK", SWITCH, "on")
@@ -562,7 +563,7 @@ def exporters_of(environ: Mapping[str, str], signal: Signal) -> tuple[str, ...]:
 
 
 def _is_for_otlp(exporters: tuple[str, ...]) -> bool:
-    """Report whether OTLP is among them; Python's SDK also has names for one protocol of it."""
+    """Report whether OTLP is among the exporters, also under a name with its protocol."""
     return not exporters or any(name.startswith("otlp") for name in exporters)
 
 
@@ -577,9 +578,7 @@ _NOT_SENT: Final = {
 def exporters_beside_otlp(environ: Mapping[str, str], *, with_none: bool = False) -> Iterator[str]:
     """Yield a line for each signal whose variable names exporters without OTLP.
 
-    Args:
-        environ: The process's environment.
-        with_none: True also yields a line for an explicit ``none``.
+    An explicit ``none`` has a line only ``with_none``.
     """
     for signal in Signal:
         exporters = exporters_of(environ, signal)
@@ -624,7 +623,6 @@ def _mfu(environ: Mapping[str, str], given: object) -> MfuSettings:
 def _options(
     where: str, given: object, kinds: Mapping[str, Callable[[str, object], object]], must: str
 ) -> dict[str, object]:
-    """Return the values of an argument's options; None counts as not given."""
     hint = f"Options are {', '.join(kinds)}."
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where}: must be {must} (got {given!r}).", hint=hint)

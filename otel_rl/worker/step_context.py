@@ -6,7 +6,6 @@ keeps its context and its time, so that its step is looked up on the exporter's 
 
 import os
 import sys
-from contextlib import suppress
 from time import time_ns
 from typing import Final
 
@@ -35,17 +34,7 @@ _forks = 0
 
 
 class StepScope:
-    """Block of a step. Code that outlives the block, such as a task, is then in the outer step.
-
-    Args:
-        number: The step.
-
-    Attributes:
-        number: The step.
-        outer: The block around, open when this one began; or None.
-        forks: Tells the process that opened it from its children.
-        ended_ns: End of the block, in ns since the Unix epoch; ``OPEN`` before.
-    """
+    """Block of a step. Code that outlives the block, such as a task, is then in the outer step."""
 
     __slots__ = ("ended_ns", "forks", "number", "outer")
 
@@ -111,5 +100,4 @@ def _after_fork_in_child() -> None:
     _forks += 1
 
 
-with suppress(AttributeError):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

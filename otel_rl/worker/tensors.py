@@ -37,11 +37,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class NotANumber:
-    """Placeholder in the buffer for a value that is not a number, with its description.
-
-    Args:
-        value: The offending value. Only its description is kept.
-    """
+    """Stands in the buffer for a value that is not a number, and keeps only its description."""
 
     __slots__ = ("description",)
 
@@ -84,12 +80,7 @@ class Deferred(ABC):
 
 
 class _OnDevice(Deferred):
-    """Copy of a tensor, on its way to the host.
-
-    Args:
-        tensor: The copy in host memory.
-        event: Recorded after the copy, in the stream of the training thread.
-    """
+    """Copy of a tensor on its way to the host, and the event that the device reaches behind it."""
 
     __slots__ = ("_event", "_tensor")
 
@@ -125,11 +116,8 @@ class _Dispatched(Deferred):
 def hold(value: object) -> object:
     """Return an object that ``number`` reads as the present value, whatever changes later.
 
-    Copies single elements only, and enqueues the copy of a device without waiting for it. Never
-    raises.
-
-    Returns:
-        A ``Deferred`` if a device has yet to compute it.
+    Copies single elements only, and enqueues the copy of a device without waiting for it: then it
+    is a ``Deferred``. Never raises.
     """
     if type(value) in PLAIN or value is None:
         return value
@@ -171,11 +159,7 @@ def _copy_of_tensor(tensor: object, detached: _Tensor) -> object:
 
 
 def number(held: object) -> float | NotANumber:
-    """Read a held value, and wait for its device. Integers that fit 64 bits stay integers.
-
-    Args:
-        held: By ``hold``.
-    """
+    """Read the result of ``hold``, and wait for its device. Integers of 64 bits stay integers."""
     if isinstance(held, float) and type(held) is float:
         return held
     if isinstance(held, NotANumber):
@@ -285,7 +269,6 @@ def leave_captures_alone() -> None:
 
 
 def _exchange_mode() -> Callable[[Any], int] | None:
-    """Return the driver's function; None without NVIDIA's driver."""
     import ctypes
 
     try:

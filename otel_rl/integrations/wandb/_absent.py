@@ -64,11 +64,7 @@ class Skipped:
 
 
 class _Call(Skipped):
-    """A function without an effect, which says so.
-
-    Args:
-        name: Its name.
-    """
+    """A function without an effect, which says so."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -65,11 +65,7 @@ class Metric(NamedTuple):
 
 
 class Config(MutableMapping[str, object]):
-    """Hyper-parameters of the run, as items and as attributes. A value may always be changed.
-
-    Args:
-        on_change: Called with new values at each change.
-    """
+    """Hyper-parameters of the run, as items and as attributes. A value may always be changed."""
 
     def __init__(self, on_change: Callable[[Mapping[str, object]], None] | None = None) -> None:
         self._values: dict[str, object] = {}
@@ -138,7 +134,6 @@ class Summary(Config):
 
 
 def _config_of(given: object) -> dict[str, object]:
-    """Convert W&B's forms of a config to a dict. Any other gives a warning and an empty one."""
     if given is None:
         return {}
     if isinstance(given, Mapping):
@@ -396,8 +391,8 @@ class Run:
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
         """Complete the last row, and end this process's part of the run. Never raises.
 
-        It waits up to five seconds for the delivery. The common run continues until all of its
-        processes are done with it. After an exit code other than 0 the worker has failed.
+        It waits up to five seconds for each answer of the bridge. The common run continues until
+        its processes are all done with it. After an exit code other than 0 the worker has failed.
         """
         del quiet
         global _current  # W&B's API is one run per process
@@ -416,8 +411,10 @@ class Run:
             if exit_code is not None:
                 failure = {ERROR_TYPE: f"exit status {exit_code}"} if exit_code else None
                 session.exit_report.failure = failure
-            end = otel_rl.finish if session is _started else otel_rl.flush
-            end(timeout_s=session.settings.exit_timeout_s)
+            if session is _started:
+                otel_rl.finish()
+            else:
+                otel_rl.flush()
 
     def complete(self) -> None:
         """Send the pending row."""
@@ -441,7 +438,7 @@ class Run:
         self._rows.forget()
 
     def _metadata(self) -> dict[str, Any]:
-        """Return what ``otel_rl.init`` takes about the run: no run may fail for its tags."""
+        """Return what ``otel_rl.init`` takes about the run. Tags that it would refuse are cut."""
         project = "" if self.project == _DEFAULT_PROJECT else self.project
         words = {"group": self.group, "job_type": self.job_type, "project": project}
         words |= {"entity": self.entity, "name": self.name}
@@ -478,7 +475,7 @@ def _skip_of_summary(name: str, _kind: str) -> None:
 
 
 def _send(row: Row, step: object, reduce: str | None = None) -> None:
-    """Send a row at any step as the program gave it; an invalid one is counted."""
+    """Send a row at any step that the program gave; an invalid step is counted."""
     at = cast("int | None", step)
     if row.values:
         values = cast("Mapping[str, SupportsFloat]", row.values)  # flat_row lets nothing else in
@@ -488,7 +485,6 @@ def _send(row: Row, step: object, reduce: str | None = None) -> None:
 
 
 def _word(given: object) -> str:
-    """Convert text to the form of ``init``."""
     text = "".join(char if char.isprintable() else " " for char in str(given))
     return text.strip()[:MAX_WORD_CHARS].strip()
 
@@ -528,7 +524,7 @@ def define_metric(name: str, *arguments: Any, **named: Any) -> Metric:
 
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
-    """Finish the run for this process: wait up to five seconds for delivery. Never raises."""
+    """Finish the run for this process, as ``Run.finish``; without a run do nothing."""
     if _current is not None:
         _current.finish(exit_code, quiet)
 
@@ -543,5 +539,4 @@ def _start_in_child() -> None:
         _current.start_in_child()
 
 
-if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_start_in_child)
+os.register_at_fork(after_in_child=_start_in_child)

@@ -128,11 +128,6 @@ def flat_row(data: Mapping[str, object], time_ns: int, skip: Skip) -> Row:
     """Return the numbers in ``data``, with nested dicts as dotted names.
 
     None is skipped silently. Tensors are copied on their device without waiting for it.
-
-    Args:
-        data: As given to ``log``.
-        time_ns: Time of the call.
-        skip: Receives name and kind of each value that a run cannot take.
     """
     row = Row(0, time_ns)
     for name, value in flat(data, "."):
@@ -181,13 +176,7 @@ class Rows:
     def add(
         self, logged: Row, step: int | None, *, commit: bool | None, block: int | None = None
     ) -> list[Row] | None:
-        """Add one call of ``log``.
-
-        Args:
-            logged: Its values; its own step is ignored.
-            step: As given.
-            commit: As given; None commits exactly if no step was given, outside of blocks.
-            block: Step of the block around the call.
+        """Add one call of ``log``, with the step of the block around it.
 
         Returns:
             The completed rows, in order; None if the step is below the current one.

@@ -103,7 +103,6 @@ def _may_share(
 
 
 def _setting(wandb: ModuleType, given: Mapping[str, Any], name: str) -> Any:
-    """Return a setting of a run: of the call, else of W&B's environment and files."""
     settings = given.get("settings")
     if given.get(name) is not None:
         return given[name]
@@ -120,12 +119,11 @@ _joined: Final[dict[str, tuple[str, dict[str, str | None]]]] = {}
 # Shared runs, by id: whether all their metrics have an axis.
 _has_axis: Final[dict[str, bool]] = {}
 
-if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_joined.clear)
+os.register_at_fork(after_in_child=_joined.clear)
 
 
 def _report(run: Any) -> None:
-    """Report the path of a run; of a later one of this process, in a trial of its own."""
+    """Report the path of a run. Each later run of this process is a trial of its own."""
     worker = session.start_from_environment()
     if worker is None:
         return

@@ -192,7 +192,6 @@ def _without_inherited_service() -> Iterator[None]:
 
 
 def _forget() -> None:
-    """Reset after a fork: the client belongs to the parent."""
     global _lock, _joined
     _lock, _joined = threading.Lock(), None
 

@@ -113,7 +113,8 @@ def finish(status: str | None = None, *, timeout_s: float | None = None) -> bool
 
     Args:
         status: None, or ``complete``, ``aborted`` or ``crashed`` of the whole run.
-        timeout_s: Maximum blocking time; None is that of ``OTEL_RL_EXIT_TIMEOUT``, 5 by default.
+        timeout_s: Maximum blocking time. None waits up to ``OTEL_RL_EXIT_TIMEOUT`` (5) for each
+            answer of the endpoint, as the end of a process does.
 
     Returns:
         True if everything was delivered. Losses are counted and logged.
@@ -142,7 +143,6 @@ def _end_run(status: str) -> None:
 
 
 def _attributes(step: object, name: str) -> dict[str, Plain] | None:
-    """Return the attributes of each sample of a call; None if the step is invalid."""
     step = current_step() if step is None else step
     attributes: dict[str, Plain] = {RL_SAMPLE_TABLE: label(name, MAX_NAME_CHARS)}
     if step is not None:
@@ -188,7 +188,6 @@ def _report(current: session.Session, sample: object, attributes: dict[str, Plai
 
 
 def _held(value: object) -> object:
-    """Return a field's present value; a tensor is copied and read later."""
     if type(value) in PLAIN or value is None:
         return value
     if is_array(value):

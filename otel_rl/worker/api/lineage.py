@@ -276,7 +276,7 @@ def _stamps(items: object) -> Iterator[str]:
 
 
 def _may_hold_text(array: object) -> bool:
-    """Report whether an array may hold stamps. Never reads a tensor, which may block."""
+    """Report whether an array may hold stamps. Asks no tensor for its values: that may block."""
     kind = getattr(getattr(array, "dtype", None), "kind", None)
     if isinstance(kind, str):
         return kind in _TEXT_KINDS
@@ -328,7 +328,6 @@ def _context(place: tuple[int, int, int]) -> SpanContext:
 
 
 def _chosen(spans: Sequence[_Item]) -> Iterable[_Item]:
-    """Select at most ``_MAX_LINKS``, in their order."""
     if len(spans) <= _MAX_LINKS:
         return spans
     half = _MAX_LINKS // 2
@@ -366,7 +365,6 @@ def _set(meter: Meter, name: str, value: float, attributes: Mapping[str, str | i
 def _ages(
     origins: Sequence[tuple[Origin, int]], version: int | None, step: int | None
 ) -> Mapping[str, list[float]]:
-    """Return the age of each sample, by metric, where both sides know it."""
     now_ns = time_ns()
     ages: defaultdict[str, list[float]] = defaultdict(list)
     for origin, n in origins:

@@ -18,8 +18,6 @@ _MAX_DEPTH: Final = 32
 
 
 class _Tensor(Protocol):
-    """Array or tensor of one element: numpy, torch, jax, ..."""
-
     def item(self) -> object: ...
 
 

@@ -347,7 +347,7 @@ def _is_name(name: object) -> bool:
 
 
 def _session(measurements: int) -> session.Session | None:
-    """Return the session. None, with so many drops counted, if there is none."""
+    """Return the session. Without one, count what cannot be measured."""
     current = session.running() or session.start_from_environment()
     if current is None and not is_disabled(os.environ):
         session.GUARD.drop(

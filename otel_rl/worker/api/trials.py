@@ -21,7 +21,7 @@ VARIABLES: Final = (CONFIG, "OTEL_RESOURCE_ATTRIBUTES", SWEEP, "OTEL_RL_TRIAL", 
 """What tells a process that it is of a trial, and of which."""
 
 _MAX_CONFIG_CHARS: Final = 30_000
-"""Of the config in the environment: a variable of Windows has 32,767, one of Linux 131,072."""
+"""Of the config in the environment: a variable of Linux has 131,072 bytes."""
 
 # _lock guards the list.
 _lock = threading.Lock()
@@ -34,8 +34,7 @@ def _renew_lock() -> None:
     _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextmanager
@@ -58,13 +57,9 @@ def trial(name: str, config: Mapping[str, object] | None = None) -> Iterator[Non
 
 
 def begin_trial(name: str, config: Mapping[str, object] | None = None) -> None:
-    """Begin a trial, within that of the process, if any. Never raises.
+    """Begin a ``trial`` within that of the process, if any. Never raises.
 
-    It waits for the delivery of what was recorded so far.
-
-    Args:
-        name: See ``trial``.
-        config: See ``trial``.
+    Waits for the delivery of what was recorded so far.
     """
     with session.GUARD, _lock:
         running = session.running()
@@ -81,12 +76,9 @@ def begin_trial(name: str, config: Mapping[str, object] | None = None) -> None:
 
 
 def end_trial(failure: Exception | None = None) -> None:
-    """End the trial that has begun last, if any, and go on as before it. Never raises.
+    """End the trial that has begun last, for a failure if there was one. Never raises.
 
-    It waits for the delivery of what was recorded so far.
-
-    Args:
-        failure: What has ended it, if it failed.
+    Waits for the delivery of what was recorded so far.
     """
     with session.GUARD, _lock:
         if not _outer:
@@ -112,7 +104,7 @@ def _without_secrets(config: Mapping[str, object], path: str = "") -> dict[str, 
 
 
 def _config_of(environ: Mapping[str, str]) -> Mapping[str, object]:
-    """Return the config that the environment gives; a wrong one is counted, told and left out."""
+    """Return the config that the environment gives. A wrong one is counted, logged and left out."""
     try:
         return read_config(environ)
     except ConfigError as error:

@@ -77,10 +77,6 @@ class Console:
     """Copy of the console of this process. Nothing here raises into the program.
 
     Any thread may write; one thread calls ``take``.
-
-    Args:
-        guard: Counts lines over the limits.
-        clock_s: Monotonic seconds.
     """
 
     def __init__(self, guard: Guard, clock_s: Callable[[], float] = monotonic) -> None:
@@ -236,7 +232,7 @@ class Console:
 
 
 def _is_about_this_process(text: str) -> bool:
-    """Report whether ``multiprocessing`` writes this line, above the traceback of its child."""
+    """Report whether ``multiprocessing`` writes this line, which precedes its child's traceback."""
     process = sys.modules.get("multiprocessing.process")
     return process is not None and text == f"Process {process.current_process().name}:\n"
 

@@ -105,13 +105,7 @@ class Event:
 
 
 class EventQueue:
-    """Events of one process. Any thread may add one; the exporter thread takes them.
-
-    Args:
-        resource: Resource of the events.
-        guard: Counts losses.
-        max_waiting_bytes: See ``MAX_WAITING_BYTES``.
-    """
+    """Events of one process. Any thread may add one; the exporter thread takes them."""
 
     def __init__(
         self, resource: Resource, guard: Guard, max_waiting_bytes: int = MAX_WAITING_BYTES
@@ -153,16 +147,13 @@ class EventQueue:
         *,
         text_chars: int = 0,
     ) -> bool:
-        """Add an event of the present time for the next export.
+        """Add an event of the present time for the next export. False if the queue is full.
 
         Args:
             name: One of ``names.EVENTS``.
             attributes: Not changed after the call.
-            body: Plain values, or results of ``values.hold``. Not changed after the call.
+            body: Plain values, or results of ``tensors.hold``. Not changed after the call.
             text_chars: Length of its texts.
-
-        Returns:
-            False if the queue is full.
         """
         event = Event(name, time_ns(), attributes, body, _span() if body is not None else None)
         size = _EVENT_BYTES + text_chars
@@ -201,7 +192,6 @@ class EventQueue:
         return replace(event, body=body, uid=f"{self._instance}/{next(self._numbers)}")
 
     def _read(self, held: object) -> object:
-        """Read a field of a sample; waits here for a tensor's value."""
         if held is None or isinstance(held, str):
             return held
         with self._guard:  # a tensor without data or on a failed device costs no other
@@ -236,14 +226,7 @@ def event_requests(
     *,
     max_request_bytes: int = MAX_REQUEST_BYTES,
 ) -> list[Request]:
-    """Pack events into as many requests as the size limit needs, in order.
-
-    Args:
-        resource: From ``encode_resource``.
-        events: Each much smaller than a request.
-        guard: Counts those that no request can hold.
-        max_request_bytes: Size limit of a request.
-    """
+    """Pack events into as many requests as the size limit needs, in order."""
     packer = RequestPacker(resource, Signal.LOGS, max_request_bytes)
     for event in events:
         if not packer.add(_SCOPE, _encoded(event), event.carries_data):
@@ -252,7 +235,6 @@ def event_requests(
 
 
 def _span() -> tuple[int, int] | None:
-    """Return the ids of the current span of the program, if it is in one."""
     context = trace.get_current_span().get_span_context()
     return (context.trace_id, context.span_id) if context.is_valid else None
 
@@ -280,10 +262,7 @@ def text_chars(attributes: Mapping[str, Plain]) -> int:
 class ExitReport:
     """Errors of one worker. Any thread may call any method; none raises.
 
-    Args:
-        events: Takes the events.
-        guard: Counts losses.
-        with_message: Whether messages of exceptions are reported, besides their types.
+    ``with_message`` tells whether messages of exceptions are reported, besides their types.
 
     Attributes:
         failure: Attributes of the error that has ended the worker; None for success.
@@ -368,7 +347,6 @@ def _step(error: BaseException) -> int | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and those that it was raised from or while handling."""
     found: BaseException | None = error
     for _ in range(_MAX_CHAIN):
         if found is None:

@@ -131,12 +131,7 @@ def validated_metadata(
 
 
 def config_metadata(config: Mapping[str, object], guard: Guard) -> RunMetadata:
-    """Convert the config to an attribute. Never raises.
-
-    Args:
-        config: Hyper-parameters, with their present values.
-        guard: Counts those that are too large.
-    """
+    """Convert the config to an attribute, and count settings that are too large. Never raises."""
     taken, left_out = plain_config(config)
     if left_out:
         guard.drop(
@@ -183,12 +178,7 @@ def _text(name: str, value: object) -> str:
 
 
 class ProvenanceThread:
-    """Adds the provenance of one process to the process's events.
-
-    Args:
-        events: Takes the event.
-        guard: Counts losses.
-    """
+    """Adds the provenance of one process to the process's events."""
 
     def __init__(self, events: EventQueue, guard: Guard) -> None:
         self._events = events
@@ -199,11 +189,7 @@ class ProvenanceThread:
         self._is_settled = False  # the event was added, or comes too late
 
     def start(self, *, with_code: bool) -> None:
-        """Start the thread, unless a thread was started before or the worker ends.
-
-        Args:
-            with_code: Whether to report the code and its changes, besides command and machine.
-        """
+        """Start the thread, unless a thread was started before or the worker ends."""
         with self._lock:
             if self._is_settled or self._thread is not None:
                 return
@@ -282,13 +268,12 @@ def provenance(*, with_code: bool) -> Mapping[str, Plain]:
 
 
 def _directory() -> Path:
-    """Return the directory of the program, else that of the process."""
     program = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(program).resolve().parent if program else Path.cwd()
 
 
 def _git(directory: Path, *arguments: str) -> str:
-    """Return the output of git; empty without git, a repository or an answer in time."""
+    """Return the output of git; empty without git, without a repository, or after the timeout."""
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(  # noqa: S603  # the user's own git

@@ -1,6 +1,5 @@
 """OTLP/gRPC: one attempt to hand over ready bytes."""
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
@@ -11,7 +10,6 @@ from otel_rl.redaction import redacted
 from otel_rl.signals import Signal
 from otel_rl.version import __version__
 from otel_rl.worker.export.transport import (
-    MAX_ANSWER_BYTES,
     MAX_RETRY_AFTER_S,
     PERHAPS_TLS,
     Outcome,
@@ -37,16 +35,6 @@ _GRPC_UNCONNECTED: Final = "failed to connect"
 _GRPC_CLOSED: Final = "Socket closed"
 """Text in gRPC's own status for a server that ends the connection at once."""
 
-_GRPC_PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
-_GRPC_NO_PROXY: Final = ("no_grpc_proxy", "no_proxy")
-"""Variables with a proxy that gRPC uses, and with the ends of hosts that it reaches without. The
-first that is set counts."""
-
-_GRPC_TOO_LONG: Final = "CLIENT: Received message larger"
-_GRPC_TOO_LONG_UNZIPPED: Final = "Decompressed message larger"
-"""Text in gRPC's own status for an answer over our limit. For a zipped one it does not name the
-side, so it may also be a receiver's status for a zipped request."""
-
 _GRPC_METHODS: Final = {
     Signal.METRICS: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
     Signal.LOGS: "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
@@ -55,12 +43,7 @@ _GRPC_METHODS: Final = {
 
 
 class GrpcTransport:
-    """OTLP/gRPC, handing over ready bytes.
-
-    Args:
-        signal: Where to and how.
-        beside: Transports of other signals; one to the same place shares its channel.
-    """
+    """OTLP/gRPC. Transports to one place share its channel."""
 
     def __init__(self, signal: SignalSettings, beside: Sequence[Transport]) -> None:
         self._signal = signal
@@ -74,10 +57,7 @@ class GrpcTransport:
         self._calls = Uncut(_MAX_FORK_WAIT_S)
         self._metadata = (*signal.headers, ("user-agent", f"otel_rl/{__version__}"))
         self._timeout_s = signal.timeout_s
-        self._url = signal.url
         self._place = redacted(signal.url)
-        unzipped = () if signal.gzip else (_GRPC_TOO_LONG_UNZIPPED,)
-        self._too_long = (_GRPC_TOO_LONG, *unzipped)
 
     def prepare(self, payload: bytes) -> bytes:
         """See ``Transport``."""
@@ -94,7 +74,7 @@ class GrpcTransport:
             return self._failed(error)
         except OSError as error:  # of a file that has vanished
             return Reply(
-                Outcome.REFUSED, f"{type(error).__name__} at {self._place}: {redacted(str(error))}"
+                Outcome.RETRY, f"{type(error).__name__} at {self._place}: {redacted(str(error))}"
             )
 
     def close(self) -> None:
@@ -126,39 +106,19 @@ class GrpcTransport:
         delay_s = _retry_info_s(error)
         message = f"gRPC {code} from {self._place}"
         details = str(getattr(error, "details", lambda: None)() or "")
-        if code == "RESOURCE_EXHAUSTED" and any(words in details for words in self._too_long):
-            # It is the answer that is too long, not the request: its content is unknown.
-            return Reply(Outcome.RETRY, f"an answer of over {MAX_ANSWER_BYTES} bytes {self._place}")
         if code in _RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and delay_s is not None):
             unreachable = code == "UNAVAILABLE" and _GRPC_UNCONNECTED in details.lower()
-            if unreachable:
-                message += self._likely_cause(details)
+            if self._signal.insecure and _GRPC_CLOSED in details:
+                message += PERHAPS_TLS
             return Reply(Outcome.RETRY, message, retry_after_s=delay_s, unreachable=unreachable)
         return Reply(Outcome.REFUSED, message, wants_token=code == "UNAUTHENTICATED")
-
-    def _likely_cause(self, details: str) -> str:
-        """Return what may stand between this process and the endpoint, for a message."""
-        host = urlsplit(self._url).hostname or ""
-        if not self._signal.is_loopback and (proxy := _proxy_to(host)):
-            where = redacted(proxy)
-            return f" by the proxy {where} of this environment (no_proxy={host} avoids it)"
-        return PERHAPS_TLS if self._signal.insecure and _GRPC_CLOSED in details else ""
-
-
-def _proxy_to(host: str) -> str:
-    """Return the proxy by which gRPC reaches a host; empty if it uses none."""
-    avoided = next(filter(None, map(os.environ.get, _GRPC_NO_PROXY)), "")
-    if any(host.endswith(one.strip()) for one in avoided.split(",") if one.strip()):
-        return ""
-    return next(filter(None, map(os.environ.get, _GRPC_PROXIES)), "")
 
 
 def _grpc_channel(signal: SignalSettings) -> grpc.Channel:
     target = urlsplit(signal.url).netloc
     compression = grpc.Compression.Gzip if signal.gzip else grpc.Compression.NoCompression
-    options = [("grpc.max_receive_message_length", MAX_ANSWER_BYTES)]
-    if signal.is_loopback:  # a cluster's proxy is not meant for a bridge on this machine
-        options.append(("grpc.enable_http_proxy", 0))
+    # A cluster's proxy is not meant for a bridge on this machine.
+    options = [("grpc.enable_http_proxy", 0)] if signal.is_loopback else []
     if signal.insecure:
         return grpc.insecure_channel(target, options, compression)
     credentials = grpc.ssl_channel_credentials(

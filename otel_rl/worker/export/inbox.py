@@ -14,6 +14,8 @@ from time import monotonic
 from typing import Final
 from urllib.parse import urlsplit
 
+from psutil import disk_partitions
+
 from otel_rl.inbox import (
     DATA_DIRECTORY,
     HEAD,
@@ -58,13 +60,8 @@ def with_inbox(
 ) -> Settings:
     """Return the settings with an inbox for each signal without an endpoint, where one is used.
 
-    Says in a line why something else is used, or what is to be done with the inbox.
-
-    Args:
-        settings: Of the worker.
-        run: Id of its run.
-        environ: Of the process.
-        on_several_hosts: Whether the job is: then no host has the whole run, and no bridge starts.
+    Says in a line why something else is used, or what is to be done with the inbox. Of a job on
+    several hosts no host has the whole run, so no bridge starts.
     """
     settings = _with(settings, None)
     # Of many processes of a launch, one says it: children of a worker are told its launch.
@@ -109,7 +106,6 @@ def _with(settings: Settings, place: InboxPlace | None) -> Settings:
 
 
 def _answering(url: str) -> str:
-    """Return the default endpoint if something accepts connections there; empty if nothing does."""
     from socket import create_connection  # not loaded by a worker with an inbox otherwise
 
     port = urlsplit(url).port or 0
@@ -121,7 +117,6 @@ def _answering(url: str) -> str:
 
 
 def _unusable(root: Path) -> str:
-    """Return why no inbox can be below a directory; empty if one can."""
     there = next(path for path in (root, *root.parents) if path.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         return f"{there} is not writable"
@@ -133,21 +128,13 @@ def _unusable(root: Path) -> str:
 
 
 def _file_system(path: Path) -> str:
-    found, longest = "", -1
-    with suppress(OSError, ValueError), Path("/proc/self/mounts").open(encoding="utf-8") as mounts:
-        for line in mounts:
-            _, point, kind, *_ = line.split(" ")
-            mounted = Path(point.replace("\\040", " "))
-            if len(mounted.parts) >= longest and path.is_relative_to(mounted):
-                found, longest = kind, len(mounted.parts)
-    return found
+    around = [one for one in disk_partitions(all=True) if path.is_relative_to(one.mountpoint)]
+    # Of several on one directory, the last one hides the others.
+    return max(reversed(around), key=lambda one: len(one.mountpoint)).fstype if around else ""
 
 
 class Inbox:
     """The segments of this process in the inbox of one run. Any thread may append.
-
-    Args:
-        place: Of the run.
 
     Attributes:
         users: Number of open transports.
@@ -208,7 +195,6 @@ class Inbox:
         return ""
 
     def _enter(self) -> None:
-        """Take a name that no other process has, and begin a segment."""
         inbox = make_inbox(self._place.run)
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
         self._number = 0
@@ -266,12 +252,7 @@ def _room_in(inbox: Path) -> int:
 
 
 class InboxTransport:
-    """A signal's end of the inbox, see ``Transport``.
-
-    Args:
-        signal: The signal.
-        place: Of the run.
-    """
+    """One signal's end of the inbox of a run."""
 
     def __init__(self, signal: Signal, place: InboxPlace) -> None:
         self._signal = signal

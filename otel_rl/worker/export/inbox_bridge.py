@@ -92,17 +92,12 @@ def say(text: str) -> None:
 
 
 def _bridge_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a bridge: it is no worker itself."""
     kept = {name: text for name, text in environ.items() if not name.startswith(_NOT_FOR_A_BRIDGE)}
     return {**kept, "OTEL_RL_EMBED": "off", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class BridgeKeeper:
-    """Sees to it that a bridge reads the inbox of a run. One thread at a time.
-
-    Args:
-        run: Directory of the run.
-    """
+    """Sees to it that a bridge reads the inbox of a run. One thread at a time."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -134,7 +129,6 @@ class BridgeKeeper:
             self._fail(f": {error}")
 
     def _fail(self, why: str) -> None:
-        """Count a bridge that could not be started. After a few, no other one is tried."""
         self._failures += 1
         if self._failures == _MAX_FAILURES:
             self._next_start_s = float("inf")
@@ -175,7 +169,6 @@ class BridgeKeeper:
                 _keepers.append(self)
 
     def _pass_on(self) -> None:
-        """Print the lines of the bridge that are for the user."""
         if not self._has_started:
             return
         with suppress(OSError), (self._run / LOG_FILE).open("rb") as log:
@@ -190,7 +183,6 @@ class BridgeKeeper:
         return self._token in _text(path).split()
 
     def _is_starting(self) -> bool:
-        """Report whether the bridge that was started here is on its way to the lock."""
         words = _text(self._inbox / BRIDGE_STARTING).split()
         return len(words) > 1 and words[0] == self._token and _lives(int(words[1]))
 
@@ -211,11 +203,7 @@ class BridgeKeeper:
         return any(map(is_held, locks))
 
     def wait_for_end(self, until_s: float) -> bool:
-        """Wait for the last line of the bridge, and say what is left without it.
-
-        Returns:
-            Whether it has ended.
-        """
+        """Wait for the bridge's last line, and say what is left. Returns whether it has ended."""
         is_over = False
         self.want_end()
         try:
@@ -229,9 +217,10 @@ class BridgeKeeper:
             elif not is_over or bytes_in(self._inbox):
                 if not self._has_told:
                     going = (
-                        f"the bridge goes on (its log: {self._run / LOG_FILE}). If it is ended: "
+                        f"the bridge goes on and writes the rest (its log: {self._run / LOG_FILE})."
+                        f" If it is killed before its end: otel-rl finish {self._run}"
                     )
-                    say(f"{'' if is_over else going}{self._rest()}")
+                    say(self._rest() if is_over else going)
                 self._has_told = True
         return is_over
 
@@ -296,10 +285,10 @@ def wait_for_bridges(timeout_s: float, *, is_exit: bool = False, is_child: bool 
 
     Args:
         timeout_s: For all of them together.
-        is_child: Whether it is a child of a process that may report to the run as well: it waits
-            for no other worker.
-        is_exit: Whether the process ends. A container ends with its first process, and the step of
-            a Slurm job with its tasks, so that these wait for longer.
+        is_child: True in a child of a process that may report to the run as well. It waits for no
+            bridge that other workers still need.
+        is_exit: True at the end of the process. A container ends with its first process, and a
+            Slurm step with its tasks, so there the wait is longer.
     """
     if is_exit and (1 in (os.getpid(), os.getppid()) or "SLURM_STEP_ID" in os.environ):
         timeout_s = max(timeout_s, _BRIDGE_DIES_TOO_S)

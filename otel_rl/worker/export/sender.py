@@ -16,6 +16,7 @@ Training threads only leave requests, so they wait no longer than the timeout th
 ``flush`` or ``shutdown``, and for a collection under way.
 """
 
+import math
 import random
 import time
 from collections import deque
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Condition, Lock, Thread, current_thread
-from typing import Final
+from typing import Final, NamedTuple
 
 from opentelemetry import context
 
@@ -82,12 +83,10 @@ measurements must not wait long."""
 
 
 def open_transport(signal: SignalSettings, beside: Sequence[Transport] = ()) -> Transport:
-    """The transport that ``signal`` asks for. Loads the library of its protocol.
+    """Open the transport that ``signal`` asks for. Loads the library of its protocol.
 
-    Args:
-        signal: Where to and how.
-        beside: Those of other signals. If they go to one place, they share a connection: a bridge
-            has so many connections as it has workers, and gRPC survives a fork with one only.
+    Signals with the same place share a connection of the transports ``beside``: a bridge has as
+    many connections as it has workers, and gRPC survives a fork with one only.
     """
     if signal.inbox is not None:
         from otel_rl.worker.export.inbox import InboxTransport  # others have an endpoint
@@ -151,11 +150,7 @@ class Lane:
     """Guards ``requests`` and ``bytes``."""
 
     def put(self, item: StoredRequest) -> int:
-        """Add a request.
-
-        Returns:
-            Number of measurements in the oldest requests, dropped for lack of room.
-        """
+        """Add a request. Returns how many measurements of the oldest requests are lost for it."""
         dropped = 0
         with self.lock:
             self.requests.append(item)
@@ -194,12 +189,7 @@ class Lane:
 
 
 class Store:
-    """Lanes of one process. Any thread may put a request; the sender's thread does the rest.
-
-    Args:
-        transports: Of the signals that are sent.
-        max_bytes: Of the bodies that wait for one endpoint, by signal.
-    """
+    """Lanes of one process. Any thread may put a request; the sender's thread does the rest."""
 
     def __init__(
         self,
@@ -220,11 +210,7 @@ class Store:
         return lane.put(StoredRequest(next(self._numbers), body, request.measurements))
 
     def next(self, is_ready: Callable[[Lane], bool]) -> Lane | None:
-        """Return the lane whose oldest request is to be sent now, or None.
-
-        Args:
-            is_ready: True if a lane may be tried now.
-        """
+        """Return the lane whose oldest request is to be sent now, among those that are ready."""
         return next(filter(is_ready, self._candidates()), None)
 
     def wake_s(self) -> float:
@@ -273,6 +259,15 @@ class Source:
     look_every_s: float = 1.0
 
 
+class _Stop(NamedTuple):
+    """When a stop was asked for, on the monotonic clock, and how long its callers wait."""
+
+    begun_s: float
+    timeout_s: float
+    silent_s: float
+    unreached_s: float
+
+
 class Sender:
     """Runs one daemon thread. Other threads may ``put``, ``flush`` and ``shutdown``.
 
@@ -306,7 +301,8 @@ class Sender:
         self._spans_guard = spans_guard
         self._max_stored_bytes = max_stored_bytes
         self._abandoned: list[Transport] = []
-        self._is_reached = False  # True once the endpoint has answered
+        # True once somebody was there, False once nobody was; None before the first attempt.
+        self._is_reached: bool | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -315,9 +311,8 @@ class Sender:
         self._changed = Condition()
         self._wanted = self._done = self._delivered = 0
         self._until_s = 0.0
-        # When the callers of a stop stop waiting, on the monotonic clock: for an endpoint that has
-        # answered, and for one that never did. Both at once: the thread reads them unlocked.
-        self._stop_s: tuple[float, float] | None = None
+        self._stop: _Stop | None = None
+        self._heard_s = 0.0
         self._has_ended = self._has_delivered = False
 
         self._store = Store(self._open_transports(), self._max_stored_bytes)
@@ -339,11 +334,11 @@ class Sender:
         """Start the child's own thread with an empty store: the parent sends the rest.
 
         Args:
-            is_ending: False if the child goes on, though the sender of its parent is ending.
+            is_ending: False if the child goes on although its parent's sender is ending.
         """
         # The transports are kept alive: closing them would write to the parent's connections.
         self._abandoned += self._store.transports.values()
-        was_stopping = is_ending and self._stop_s is not None
+        was_stopping = is_ending and self._stop is not None
         self._reset()
         if not was_stopping:
             self.start()
@@ -383,30 +378,35 @@ class Sender:
             self._changed.wait_for(lambda: self._done >= ticket or self._has_ended, timeout_s)
             return self._delivered >= ticket
 
-    def shutdown(self, timeout_s: float, unreached_timeout_s: float | None = None) -> bool:
+    def shutdown(
+        self, timeout_s: float, *, silent_s: float | None = None, unreached_s: float | None = None
+    ) -> bool:
         """Send everything and end the thread. Idempotent; the first call sets the deadlines.
 
         Args:
             timeout_s: Maximum blocking time.
-            unreached_timeout_s: The same for an endpoint that never answered; default
-                ``timeout_s``.
+            silent_s: The same since the last answer of the endpoint; default ``timeout_s``.
+            unreached_s: The same where nobody has ever listened; default ``silent_s``.
 
         Returns:
             True if everything was delivered in time. Losses are counted and logged, also if Ctrl-C
             ends the wait.
         """
-        unreached_s = timeout_s if unreached_timeout_s is None else unreached_timeout_s
+        silent_s = timeout_s if silent_s is None else silent_s
+        unreached_s = silent_s if unreached_s is None else unreached_s
         with self._changed:
-            is_first = self._stop_s is None
+            is_first = self._stop is None
             if is_first:
-                now_s = time.monotonic()
-                self._stop_s = now_s + timeout_s, now_s + min(timeout_s, unreached_s)
+                self._stop = _Stop(time.monotonic(), timeout_s, silent_s, unreached_s)
             self._changed.notify_all()
         interruption = ""
         try:
             if self._may_wait():
+                until_s = time.monotonic() + timeout_s
                 with self._changed:
-                    self._changed.wait_for(lambda: self._has_ended, timeout_s)
+                    while (left_s := min(until_s, self._deadline_s()) - time.monotonic()) > 0:
+                        if self._changed.wait_for(lambda: self._has_ended, left_s):
+                            break
         except KeyboardInterrupt:
             interruption = "Ctrl-C"
             raise
@@ -426,7 +426,6 @@ class Sender:
         return delivered
 
     def _losses(self, signal: Signal) -> tuple[Guard, str]:
-        """Return what counts the losses of a signal, and what they are called."""
         if signal is Signal.TRACES:
             return self._spans_guard, "spans"
         return self._guard, "measurements"
@@ -436,7 +435,6 @@ class Sender:
         return is_other and self._thread.is_alive() and not self._has_ended
 
     def _abandon(self) -> tuple[int, int, bool]:
-        """Return how many records and spans are left, and whether no other record is."""
         has_ended = self._collecting.acquire(timeout=_COLLECTION_S)
         try:
             left, spans = self._source.abandon()
@@ -460,7 +458,8 @@ class Sender:
                 for request in self._source.first():
                     self.put(request)
             self._send_stored()
-            self._beat()  # from now on the receiver waits for this worker
+            if not self._is_urgent:
+                self._beat()  # from now on the receiver waits for this worker
         store = self._store
         is_stopping = delivered = False
         while not is_stopping:
@@ -482,31 +481,27 @@ class Sender:
         self._close(delivered=delivered)
 
     def _wait_for_work(self) -> tuple[int, bool]:
-        """Sleep until something is to be done.
-
-        Returns:
-            The last flush to answer, 0 for none; and whether to send everything and end.
-        """
+        """Sleep until there is work. Returns the last flush to answer or 0, and whether to end."""
         now_s = time.monotonic()
         wake_s = min(self._next_s, now_s + self._look_every_s, self._store.wake_s())
         with self._changed:
             self._changed.wait_for(lambda: self._is_urgent, max(0.0, wake_s - now_s))
-            return self._wanted if self._wanted > self._done else 0, self._stop_s is not None
+            return self._wanted if self._wanted > self._done else 0, self._stop is not None
 
     @property
     def _is_urgent(self) -> bool:
         """Report whether a caller waits."""
-        return self._stop_s is not None or self._wanted > self._done
+        return self._stop is not None or self._wanted > self._done
 
     def _deadline_s(self) -> float:
-        """Return when the callers stop waiting, on the monotonic clock."""
-        if self._stop_s is None:
+        if self._stop is None:
             return self._until_s
-        reached_s, unreached_s = self._stop_s
-        return reached_s if self._is_reached else unreached_s
+        begun_s, timeout_s, silent_s, unreached_s = self._stop
+        if self._is_reached is False:
+            return begun_s + unreached_s
+        return min(begun_s + timeout_s, max(begun_s, self._heard_s) + silent_s)
 
     def _pause(self, pause_s: float) -> None:
-        """Sleep, unless another call comes."""
         with self._changed:
             self._changed.wait(max(0.0, pause_s))
 
@@ -524,9 +519,9 @@ class Sender:
                 request = self._source.last() if delivered else None
             if request is not None:
                 self.put(request)
-                self._send_all(self._deadline_s())
+                self._send_all()
             if self._source.spans_go_elsewhere:
-                self._send_all(self._deadline_s(), spans=True)
+                self._send_all(spans=True)
         for transport in self._store.transports.values():
             with self._guard:
                 transport.close()
@@ -566,7 +561,7 @@ class Sender:
         self._next_beat_s = now_s + _BEAT_EVERY_S
         transport = self._store.transports[lane.signal]
         reply = transport.send(transport.prepare(request.payload))
-        self._is_reached = self._is_reached or not reply.unreachable
+        self._has_heard(reply)
         if reply.outcome is Outcome.RETRY:
             self._back_off(lane, reply)
         elif reply.wants_token:
@@ -577,24 +572,23 @@ class Sender:
     def _deliver_all(self, ticket: int, *, is_last: bool) -> bool:
         """Collect and send everything until the deadline. False on timeout.
 
-        Args:
-            ticket: The flush that is answered by it.
-            is_last: True also sends the losses counted meanwhile.
+        The ``ticket`` is the flush that this answers. The last delivery also sends the losses that
+        were counted meanwhile.
         """
         if time.monotonic() >= self._deadline_s():
             return False  # later records belong to another session
         known_losses = self._guard.drops.counts()
         begun_ns = time.time_ns()
         self._collect()
-        delivered = self._send_all(self._deadline_s()) and self._send_late(begun_ns)
+        delivered = self._send_all() and self._send_late(begun_ns)
         if delivered and is_last and self._guard.drops.counts() != known_losses:
             self._collect()
-            delivered = self._send_all(self._deadline_s())
+            delivered = self._send_all()
         if delivered:
             self._delivered = max(self._delivered, ticket)  # whatever comes of the spans
         if not (is_last and self._source.spans_go_elsewhere):
             # Half of what remains is for the last request.
-            self._send_all((time.monotonic() + self._deadline_s()) / 2, spans=True)
+            self._send_all(spans=True, until_s=(time.monotonic() + self._deadline_s()) / 2)
         return delivered
 
     def _send_late(self, begun_ns: int) -> bool:
@@ -608,7 +602,7 @@ class Sender:
                 return False
             self._pause(_DEVICE_PAUSE_S)
             self._collect()
-            if not self._send_all(self._deadline_s()):
+            if not self._send_all():
                 return False
         return True
 
@@ -620,12 +614,15 @@ class Sender:
                 return
             self._send_oldest(lane)
 
-    def _send_all(self, until_s: float, *, spans: bool = False) -> bool:
-        """Send all measurements and events, or all spans, if that ends by ``until_s``."""
+    def _send_all(self, *, spans: bool = False, until_s: float = math.inf) -> bool:
+        """Send all measurements and events, or all spans, as long as callers wait."""
         store = self._store
         lanes = (store.spans,) if spans else (store.measurements, store.events)
         failed: list[Lane] = []
-        while any(lane.requests for lane in lanes) and time.monotonic() < until_s:
+        while (
+            any(lane.requests for lane in lanes)
+            and (left_s := min(until_s, self._deadline_s()) - time.monotonic()) > 0
+        ):
             found = store.next(lambda lane: lane in lanes and lane not in failed)
             if found is not None:
                 if not self._send_oldest(found):
@@ -634,7 +631,7 @@ class Sender:
             failed.clear()
             if self._source.is_crowded():
                 self._collect()
-            self._pause(min(_URGENT_BACKOFF_S, until_s - time.monotonic()))
+            self._pause(min(_URGENT_BACKOFF_S, left_s))
         return not any(lane.requests for lane in lanes)
 
     def _send_oldest(self, lane: Lane) -> bool:
@@ -645,7 +642,7 @@ class Sender:
         except Exception as error:  # noqa: BLE001  # a defect must neither spin nor lose the lane
             self._guard.warn("internal:send", "otel_rl failed to send, retrying.", error=error)
             reply = Reply(Outcome.RETRY, type(error).__name__, unreachable=True)
-        self._is_reached = self._is_reached or not reply.unreachable
+        self._has_heard(reply)
         if reply.outcome is Outcome.RETRY:
             self._back_off(lane, reply)
             return False
@@ -665,6 +662,11 @@ class Sender:
         elif reply.message:
             guard.warn("endpoint", f"The endpoint warns: {reply.message}")
         return True
+
+    def _has_heard(self, reply: Reply) -> None:
+        self._is_reached = bool(self._is_reached) or not reply.unreachable
+        if reply.outcome is not Outcome.RETRY:  # it works, however slowly
+            self._heard_s = time.monotonic()
 
     def _refused(self, lane: Lane, reply: Reply, lost: int) -> None:
         guard, _ = self._losses(lane.signal)

@@ -10,7 +10,6 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 __all__ = [
-    "MAX_ANSWER_BYTES",
     "MAX_RETRY_AFTER_S",
     "PERHAPS_TLS",
     "Outcome",
@@ -18,10 +17,6 @@ __all__ = [
     "Transport",
     "accepted",
 ]
-
-MAX_ANSWER_BYTES: Final = 64 << 10
-"""Of an answer with its headers, and again of what is unzipped of it. A receiver's has some
-hundred; a sender of more is none, and the memory is the trainer's."""
 
 MAX_RETRY_AFTER_S: Final = 300.0
 """A wrong Retry-After must not silence a worker for a day."""

@@ -101,14 +101,7 @@ _SCALARS: Final = frozenset({str, bool, int, float})
 
 
 class Stream:
-    """Gauge on the wire. Equal by identity: the provider makes each once.
-
-    Args:
-        scope: The meter's scope, with its attributes.
-        name: Metric name.
-        unit: UCUM unit.
-        description: For people.
-    """
+    """Gauge on the wire. Equal by identity: the provider makes each once."""
 
     __slots__ = ("description", "name", "scope", "unit")
 
@@ -218,13 +211,7 @@ def _is_on_device(entry: Entry) -> bool:
 
 
 class BufferedGauge(_Gauge):
-    """Synchronous gauge that keeps every measurement. ``set`` never raises and never waits.
-
-    Args:
-        stream: Its identity on the wire.
-        buffer: Receives the measurements.
-        guard: Counts losses.
-    """
+    """Synchronous gauge that keeps every measurement. ``set`` never raises and never waits."""
 
     def __init__(self, stream: Stream, buffer: Buffer, guard: Guard) -> None:
         self._stream = stream
@@ -277,13 +264,7 @@ _Series: TypeAlias = defaultdict[Stream, defaultdict[bytes, list[bytes]]]
 
 
 class GaugeEncoder:
-    """Makes points of entries. One thread.
-
-    Args:
-        guard: Counts bad entries.
-        intervals: Of all exports of the process.
-        max_exemplars: Limit per point; further ones go to another point of the series.
-    """
+    """Makes points of entries, and counts bad ones. One thread."""
 
     def __init__(
         self, guard: Guard, intervals: Intervals, max_exemplars: int = _MAX_EXEMPLARS
@@ -295,11 +276,7 @@ class GaugeEncoder:
         self._until_s = 0.0  # when to wait no longer for devices, in the present export
 
     def pack(self, entries: Iterable[Entry], packer: RequestPacker) -> list[Entry]:
-        """Encode ``entries`` into requests. A bad entry loses only itself.
-
-        Returns:
-            Entries, or their parts, that a device has yet to compute.
-        """
+        """Encode entries; a bad one loses only itself. Returns those that wait for a device."""
         self._until_s = monotonic() + _DEVICE_WAIT_S
         frame = _Frame()
         series: _Series = defaultdict(lambda: defaultdict(list))
@@ -357,7 +334,6 @@ class GaugeEncoder:
             exemplars.append(before + _DOUBLE(0x11, time_ns, 0x19, plain))
 
     def _add_row(self, row: Logged, frame: "_Frame", series: _Series, unready: list[Entry]) -> None:
-        """Add one call of ``otel_rl.log``."""
         try:
             place = None if row.reduce is None else _checked_reduction(row.reduce), row.scope
             before = frame.before(row.step, row.context, row.time_ns)
@@ -456,10 +432,7 @@ class _Frame:
     def before(self, step: object, context: Context, time_ns: int) -> bytes:
         """Return the bytes before the time and the value of a measurement.
 
-        Args:
-            step: Of any library; None for the one that the context was in at that time.
-            context: Of the measurement.
-            time_ns: Of the measurement.
+        Without a ``step`` it is the one that the context was in at that time.
 
         Raises:
             _Bad: The step is not a 64-bit integer.

@@ -97,13 +97,7 @@ class Reader(Protocol):
 
 
 class BufferedMeterProvider(MeterProvider):
-    """MeterProvider of a worker. Instruments are thread-safe; only the exporter thread collects.
-
-    Args:
-        resource: Resource of the measurements.
-        guard: Catches and counts errors before they reach training code.
-        buffer: Buffer of the gauges.
-    """
+    """MeterProvider of a worker. Instruments are thread-safe; only the exporter thread collects."""
 
     def __init__(self, resource: Resource, guard: Guard, buffer: Buffer | None = None) -> None:
         self.buffer = Buffer() if buffer is None else buffer
@@ -125,7 +119,6 @@ class BufferedMeterProvider(MeterProvider):
         )
 
     def _begin(self) -> None:
-        """Start over: nothing was collected before now."""
         self._collected_ns = time_ns()  # all earlier records have been collected
         self._intervals = Intervals(self._collected_ns)
         self._gauges = GaugeEncoder(self.guard, self._intervals)
@@ -184,11 +177,7 @@ class BufferedMeterProvider(MeterProvider):
         return found[0].get_meter(scope.name, scope.version, scope.schema_url, scope.attributes)
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        """Send everything recorded before the call, spans and events too. Never raises.
-
-        Returns:
-            True if the endpoint has accepted it.
-        """
+        """Send all that was recorded. Returns whether the endpoint has accepted it."""
         return self.reader is None or self.reader.flush(timeout_millis / 1000)
 
     def shutdown(self, timeout_millis: float = 30_000) -> None:
@@ -278,11 +267,8 @@ class BufferedMeterProvider(MeterProvider):
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
         """Start over with another resource; instruments in user code stay valid.
 
-        Sums and histograms start from zero, or from where they were left.
-
-        Args:
-            resource: Present resource of the process.
-            keep_buffer: False after a fork: the parent sends the buffered measurements.
+        Sums and histograms start from zero, or from where they were left. In a forked child nothing
+        is kept in the buffer: the parent sends it.
         """
         if not keep_buffer:
             self.buffer.forget()
@@ -428,7 +414,7 @@ class BufferedMeter(Meter):
         callbacks: Sequence[CallbackT] | None,
         about: _About,
     ) -> InstrumentT:
-        """Return the instrument of the export: nobody calls an observable one."""
+        """Return the SDK's own instrument: the program calls no observable one."""
         name, unit, description = about
         plain = plain_callbacks(callbacks, self._provider.guard)
 
@@ -445,13 +431,7 @@ class BufferedMeter(Meter):
         about: _About,
         make: Callable[[], tuple[InstrumentT, Callable[[], object]]],
     ) -> InstrumentT:
-        """Return the instrument: made at the first call, then always the same.
-
-        Args:
-            create: Makes one that records nothing.
-            about: Of the instrument.
-            make: Makes it, and what puts it before the present instruments of the SDK.
-        """
+        """Return the instrument that ``make`` made first; on errors a no-op of ``create``."""
         name, unit, description = about
         kind = create.__name__.removeprefix("create_")
         try:
@@ -471,14 +451,7 @@ class BufferedMeter(Meter):
 
 
 class Handle(Instrument):
-    """Counter or histogram of the SDK. Never raises.
-
-    Args:
-        scope: Of the instrument.
-        name: Of the instrument.
-        guard: Counts amounts that cannot be recorded.
-        steps: Of the process.
-    """
+    """Counter or histogram of the SDK. Never raises."""
 
     verb: ClassVar[str] = "add"
     """How the SDK's instrument records."""
@@ -614,7 +587,6 @@ class _Callback:
             return ()
 
     def _plain(self, found: Observation) -> Iterable[Observation]:
-        """Yield the observation with a number of Python; nothing, counted, if it has none."""
         value: object = found.value
         if isinstance(value, int | float):
             yield found
@@ -632,7 +604,6 @@ _START: Final = object()
 def _generated(
     generator: Generator[Iterable[Observation], CallbackOptions, None],
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    """Return a function around a generator callback."""
     started: list[object] = []
 
     def observe(options: CallbackOptions) -> Iterable[Observation]:

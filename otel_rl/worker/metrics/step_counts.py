@@ -97,14 +97,10 @@ class Step:
 
 
 class Steps:
-    """Steps of a process. Any thread may ask and tell.
-
-    Args:
-        guard: Counts losses.
+    """Steps of a process. Any thread may read and change them.
 
     Attributes:
-        current: Step of counts that have no step of their own and are in no block; None outside of
-            steps.
+        current: Step of counts that name no step and are in no block; None outside of steps.
         ended_count: Number of the steps that have ended.
     """
 
@@ -126,15 +122,9 @@ class Steps:
         self._zeros: Zeros = {}
 
     def open(self, scope: StepScope, begun_ns: int, owner: object) -> EndCounts:
-        """Begin the step of a block.
+        """Begin the step of a block. Returns the function that ends the step.
 
-        Args:
-            scope: Of the block.
-            begun_ns: Its begin.
-            owner: The block; if it is deleted first, the step is forgotten.
-
-        Returns:
-            Ends the step.
+        If ``owner``, the block, is deleted before its end, the step is forgotten.
         """
         step = Step(scope.number, begun_ns, is_open=True)
         with self._lock:
@@ -194,7 +184,6 @@ class Steps:
         return self.current
 
     def _explicit_step(self, given: object) -> Step | None:
-        """Return the step in a count's own attribute; None if it is not an integer."""
         number = as_step(given)
         if number is None:
             return None
@@ -227,15 +216,7 @@ class Steps:
         attributes: Attributes,
         context: Context | None,
     ) -> None:
-        """Keep a measurement of 0 of a histogram, which the SDK offers to no reservoir.
-
-        Args:
-            scope: Of the instrument.
-            name: Of the instrument.
-            series: Attributes without the step.
-            attributes: As given.
-            context: As given.
-        """
+        """Keep a histogram's measurement of 0, which the SDK offers to no reservoir."""
         step = self.of(attributes, context or get_current())
         if step is not None and step.number is not None:
             where = scope, name.lower(), frozenset((series or {}).items())
@@ -248,11 +229,9 @@ class Steps:
         return taken
 
     def zeros_left(self, zeros: Zeros, since_ns: int) -> None:
-        """Keep what has found no point for the next export, if it is new.
+        """Keep measurements of 0 that have found no point for the next export.
 
-        Args:
-            zeros: What has found none.
-            since_ns: Older ones had their chance: their series is none that the SDK exports.
+        Those from before ``since_ns`` had their chance: the SDK does not export their series.
         """
         for where, (count, measured_ns) in zeros.items():
             if measured_ns >= since_ns:
@@ -340,11 +319,7 @@ def views_of(steps: Steps) -> Sequence[View]:
 
 
 class NoExemplars(ExemplarReservoir):
-    """Reservoir of instruments without counts.
-
-    Args:
-        kwargs: Parameters of the aggregation, unused.
-    """
+    """Reservoir of instruments without counts."""
 
     def __init__(self, **kwargs: object) -> None:
         del kwargs
@@ -365,10 +340,6 @@ class SumsOfSteps(ExemplarReservoir):
 
     A series that did not grow in a step has a sum of 0 there, so that a chart is not drawn through
     its last values. During the first step of a series, an exemplar without a step announces sums.
-
-    Args:
-        steps: Of the process.
-        kwargs: Parameters of the aggregation, unused.
     """
 
     def __init__(self, steps: Steps, **kwargs: object) -> None:
@@ -445,10 +416,6 @@ class MeasurementsInSteps(ExemplarReservoir):
 
     Of more than fit into a point, neighbours are joined to their mean: the count, the sum and the
     extremes stay as they are, and a quantile is between two neighbours.
-
-    Args:
-        steps: Of the process.
-        kwargs: Parameters of the aggregation, unused.
     """
 
     def __init__(self, steps: Steps, **kwargs: object) -> None:
@@ -494,7 +461,7 @@ class MeasurementsInSteps(ExemplarReservoir):
 
 
 def _joined(measured: list[_Measured], most: int) -> list[_Measured]:
-    """Return at most so many, by joining neighbours evenly; the smallest and the largest stay."""
+    """Return at most ``most``: neighbours are joined evenly; the smallest and the largest stay."""
     if len(measured) <= most:
         return measured
     smallest, *between, largest = sorted(measured)

@@ -63,8 +63,7 @@ class _TooLargeError(Exception):
 def plain_config(config: Mapping[str, object]) -> tuple[dict[str, Plain], list[str]]:
     """Return the settings that fit, and the names of those that are too large.
 
-    Args:
-        config: Read once, before the call returns: it may change afterwards.
+    Reads the config before it returns: the program may change it afterwards.
     """
     taken: dict[str, Plain] = {}
     left_out: list[str] = []

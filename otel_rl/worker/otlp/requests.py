@@ -91,13 +91,7 @@ class Request:
 
 
 class RequestPacker:
-    """Packs items of one resource, in order. Use it once: ``add``, then ``requests``. One thread.
-
-    Args:
-        resource: From ``encode_resource``.
-        signal: Signal of the items.
-        max_request_bytes: Size limit of a request.
-    """
+    """Packs items of one resource, in order, once: ``add``, then ``requests``. One thread."""
 
     def __init__(
         self, resource: bytes, signal: Signal, max_request_bytes: int = MAX_REQUEST_BYTES
@@ -120,16 +114,7 @@ class RequestPacker:
         return bool(self._scopes or self._closed)
 
     def add(self, scope: bytes, item: bytes, measurements: int = 1) -> bool:
-        """Add an item to the last request, or to a new one.
-
-        Args:
-            scope: ``Scope.head``.
-            item: Serialized ``Metric``, ``LogRecord`` or ``Span``.
-            measurements: See ``Request``.
-
-        Returns:
-            False if no request can hold the item. It is not added.
-        """
+        """Add a serialized metric, log record or span. False if no request can hold it."""
         head = _head(2, len(item))
         item_bytes = len(head) + len(item)
         in_new_scope = item_bytes + len(scope) + _HEAD_BYTES
@@ -161,7 +146,6 @@ class RequestPacker:
 
 
 def _head(number: int, length: int) -> bytes:
-    """Encode the tag and length of a message in field ``number``."""
     out = bytearray((number << 3 | 2,))
     while length > 127:
         out.append(length & 127 | 128)
@@ -207,11 +191,8 @@ class Intervals:
     """End of the last point of each series. One thread.
 
     The intervals of a series never overlap and strictly increase, whatever the wall clock does. A
-    gap occurs only after a series was evicted, because ``max_series`` others have had points since.
-
-    Args:
-        begin_ns: Start of the first point of every series.
-        max_series: Bounds the memory against attributes that never repeat.
+    gap occurs only after a series was evicted, because ``max_series`` others have had points since:
+    a bound against attributes that never repeat.
     """
 
     def __init__(self, begin_ns: int, max_series: int = MAX_SERIES) -> None:
@@ -221,12 +202,7 @@ class Intervals:
         self._max_series = max_series
 
     def following(self, key: SeriesKey, measured_ns: int) -> tuple[int, int]:
-        """Return (start, time) of the next point of a series: after start, up to time.
-
-        Args:
-            key: The series.
-            measured_ns: Time of the point's last measurement.
-        """
+        """Return (start, time) of the next point of a series, after its last measurement."""
         start_ns = self._ends.pop(key, None)
         if start_ns is None:
             if len(self._ends) >= self._max_series:
@@ -245,12 +221,6 @@ class Intervals:
 
 def pack_metric(packer: RequestPacker, scope: bytes, metric: Metric, measurements: int) -> int:
     """Add a metric, split between points where it is too large for one request.
-
-    Args:
-        packer: Of metrics.
-        scope: ``Scope.head``.
-        metric: With its points.
-        measurements: See ``Request``.
 
     Returns:
         The number of measurements that no request can hold.
@@ -286,7 +256,6 @@ def _measurements(metric: Metric) -> int:
 
 
 def _data(metric: Metric) -> tuple[str, Any]:
-    """Return the kind of a metric, and the message of that kind."""
     kind = metric.WhichOneof("data") or "gauge"
     return kind, getattr(metric, kind)
 
@@ -294,14 +263,9 @@ def _data(metric: Metric) -> tuple[str, Any]:
 def pack_collected(data: MetricsData, intervals: Intervals, packer: RequestPacker) -> int:
     """Add what the SDK has collected of its own instruments.
 
-    Args:
-        data: Of the packer's resource.
-        intervals: Of all exports of the process.
-        packer: Of metrics.
-
     Returns:
-        The number of measurements that cannot be sent: too large for any request, or of a value
-        that OTLP has no form for.
+        The number of measurements that cannot be sent: too large for any request, or with a value
+        that OTLP cannot express.
     """
     lost = 0
     for resource in data.resource_metrics:
@@ -337,11 +301,7 @@ def serialized(attributes: Iterable[KeyValue]) -> bytes:
 
 
 def _metrics(part: SdkScopeMetrics) -> tuple[list[Metric], int]:
-    """Encode the metrics of a scope.
-
-    Returns:
-        The metrics, and the number of points of those that cannot be encoded.
-    """
+    """Encode the metrics of a scope. Returns them, and how many points cannot be encoded."""
     try:
         return _encoded_metrics(part, part.metrics), 0
     except Exception:  # noqa: BLE001  # of one value; what cannot be encoded is counted below

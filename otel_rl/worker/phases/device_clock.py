@@ -46,8 +46,6 @@ class _Event(Protocol):
 
 
 class _Cuda(Protocol):
-    """The part of ``torch.cuda`` that is used."""
-
     def Event(self, *, enable_timing: bool) -> _Event: ...  # noqa: N802  # torch's name
     def current_device(self) -> int: ...
     def is_current_stream_capturing(self) -> bool: ...
@@ -86,10 +84,8 @@ class Mark:
 class DeviceClock:
     """Marks of one control flow on one device: the device that is present when the clock is made.
 
-    The flow alone makes marks. Other threads ask when the marks are reached.
-
-    Args:
-        guard: Counts a failure of the device, after which no further mark is made.
+    The flow alone makes marks. Other threads ask when the marks are reached. A failure of the
+    device is counted, and no further mark is made.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -137,8 +133,7 @@ class DeviceClock:
     def busy_with(self) -> tuple[str, int] | None:
         """Return the phase that the device is in, and the phase's begin on the monotonic clock.
 
-        Returns:
-            None if the device has reached all marks, or does what was queued before a step.
+        None if the device has reached all marks, or does what was queued before a step.
         """
         self._catch_up()
         last = self._last
@@ -181,12 +176,7 @@ class DeviceClock:
 
 
 class StepMarks:
-    """Boundaries of one step and its phases.
-
-    Args:
-        clock: Clock of the step's flow.
-        begun_ns: Begin of the step.
-    """
+    """Boundaries of one step and its phases."""
 
     __slots__ = ("_durations_ns", "_marks", "clock")
 
@@ -241,13 +231,7 @@ def _reached_ns(mark: Mark | None) -> int:
 
 
 class DeviceSeconds(Deferred):
-    """Seconds that a step, or a phase of the step, took on the device, or a number of them.
-
-    Args:
-        marks: Boundaries of the step.
-        phase: None for the whole step.
-        convert: Computes the number from the seconds.
-    """
+    """Seconds that a step, or one of its phases, took on the device, as converted by a function."""
 
     __slots__ = ("_convert", "_marks", "_phase")
 

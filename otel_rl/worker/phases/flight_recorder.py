@@ -24,8 +24,6 @@ _MAX_CHARS: Final = 100
 
 
 class _Collective(NamedTuple):
-    """An open collective of one rank."""
-
     group: str
     number: int
     name: str
@@ -48,9 +46,8 @@ class _Dump(NamedTuple):
 def collective_in_words(environ: Mapping[str, str], since_ns: int) -> str:
     """Return the oldest open collective and who is missing; empty without a dump of one.
 
-    Args:
-        environ: Names the prefix of the files, as PyTorch reads it.
-        since_ns: Older dumps are of another hang; nanoseconds since the epoch.
+    ``environ`` names the prefix of the files, as PyTorch reads it. Dumps from before ``since_ns``
+    (nanoseconds since the epoch) are of another hang.
     """
     prefix = next((environ[name] for name in _PREFIXES if environ.get(name)), "")
     if not prefix:

@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from time import monotonic_ns, perf_counter_ns
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -113,7 +112,6 @@ def open_flows() -> list[Timeline]:
 
 
 def _drop_open(guard: Guard, timelines: Iterable[Timeline], what: str) -> None:
-    """Clear the open frames of ended flows, and count them as lost."""
     # At the end of a process two threads may run this; the one that removes a timeline counts it.
     taken = (_open.pop(id(timeline), None) for timeline in timelines)
     left_open = sum(timeline.clear() for timeline in taken if timeline is not None)
@@ -133,16 +131,13 @@ def _after_fork_in_child() -> None:
     _open.clear()
 
 
-with suppress(AttributeError):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def show_phases(meter: Meter, guard: Guard) -> None:
     """Register the metrics of the step and the phases that are open at each export.
 
-    Args:
-        meter: Meter of the worker.
-        guard: Counts the phases that threads and tasks have left open.
+    The guard counts the phases that ended threads and tasks have left open.
     """
 
     def phase_ages(_options: CallbackOptions) -> Iterable[Observation]:
@@ -175,7 +170,6 @@ def count_open(guard: Guard) -> None:
 
 
 def _oldest_step() -> list[TimelineView]:
-    """Return the longest open step, or nothing."""
     steps = [view for view in views() if view.step is not None]
     return [max(steps, key=lambda view: view.step_age_ns)] if steps else []
 

@@ -47,12 +47,7 @@ class Stack(NamedTuple):
     collective: str
 
     def fields(self, host: str, mask: Callable[[str], str]) -> Mapping[str, Plain]:
-        """Return the fields of the event.
-
-        Args:
-            host: Name of this process's host.
-            mask: Removes secrets from a text.
-        """
+        """Return the fields of the event; ``mask`` removes secrets from a text."""
         return {
             "phase": self.phase,
             "age_s": round(self.age_s, 3),
@@ -81,7 +76,6 @@ class _Ended:
         self._start_ns = self._later_ns = 0
 
     def add(self, age_ns: int, nth_step: int | None) -> None:
-        """Add a phase of the n-th step of the process, or outside of steps."""
         self._outside += nth_step is None
         if (self._outside if nth_step is None else nth_step + 1) <= _START:
             self._start_ns = max(self._start_ns, age_ns)
@@ -89,7 +83,7 @@ class _Ended:
             self._later_ns = max(self._later_ns, age_ns)
 
     def longest_ns(self, nth_step: int | None) -> int:
-        """Return the longest phase so far; one of the start only if no later one is known."""
+        """Return the longest phase so far; of the start only if no later one is known."""
         is_later = nth_step is not None and nth_step >= _LATER
         return self._later_ns if is_later else self._later_ns or self._start_ns
 
@@ -98,7 +92,7 @@ class HangWatch:
     """Phases of one process that are open for too long. One thread.
 
     Args:
-        after_s: Age below which none is; 0 for never.
+        after_s: Phases younger than this are never reported; 0 reports none.
         environ: Environment of the process.
     """
 
@@ -114,12 +108,7 @@ class HangWatch:
         self._open: dict[tuple[int, int], _Seen] = {}
 
     def look(self, now_ns: int, wall_ns: int) -> list[Stack]:
-        """Return the stacks of flows that are newly, or still, in a phase for too long.
-
-        Args:
-            now_ns: Time on the monotonic clock.
-            wall_ns: Time on the wall clock.
-        """
+        """Return the stacks of flows that are newly, or still, in a phase for too long."""
         if not self._after_ns:
             return []
         seen: dict[tuple[int, int], _Seen] = {}

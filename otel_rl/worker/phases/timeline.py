@@ -381,7 +381,6 @@ class Timeline:
         return now_ns
 
     def _take(self, opener: object) -> Frame | None:
-        """Remove a frame that is not the innermost one."""
         frames = self._frames
         for place in range(len(frames) - 2, -1, -1):
             frame = frames[place]
@@ -396,7 +395,6 @@ class Timeline:
         return None
 
     def _let_go(self) -> None:
-        """Remove the frames that another flow has closed."""
         frames = self._frames
         while frames and frames[-1].is_abandoned:
             frame = frames.pop()
@@ -419,7 +417,6 @@ class Timeline:
         return frame
 
     def _step(self) -> StepFrame | None:
-        """Return the open step. A frame must be open."""
         top = self._frames[-1]
         return top if isinstance(top, StepFrame) else top.step
 

@@ -5,6 +5,7 @@ are the container's where the container has less than the machine.
 """
 
 import contextlib
+import fcntl
 import math
 import os
 import time
@@ -32,11 +33,6 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.settings import HostSettings
 from otel_rl.worker.system.latest import Latest
 
-try:
-    import fcntl
-except ImportError:  # Windows has other locks
-    fcntl = None  # type: ignore[assignment]
-
 __all__ = ["Container", "HostRecorder", "HostTurn", "Machine", "Reading"]
 
 _METRICS: Final = (
@@ -56,11 +52,6 @@ class HostRecorder:
     """Reports this host while it is the process's turn. Never raises.
 
     Any thread may call ``start`` and ``forget``; the exporter's thread reads the machine.
-
-    Args:
-        meter: Meter of the worker.
-        guard: Catches errors.
-        clock_s: Monotonic seconds.
     """
 
     def __init__(
@@ -146,14 +137,7 @@ def _measurements(now: Reading, last: Reading, first: Reading) -> Iterator[tuple
 
 
 class Machine:
-    """Reads this machine, or the container's share of it. A reading takes milliseconds.
-
-    Args:
-        container: Container of this process.
-        network: Folder of the network interfaces.
-        disks: Folder of the disks.
-        pressure: Folder of the kernel's pressure stall information.
-    """
+    """Reads this machine, or the container's share of it. A reading takes milliseconds."""
 
     def __init__(
         self,
@@ -247,10 +231,6 @@ class Container:
     A limit may be that of any group above the process's own. In a container without a cgroup
     namespace the path of the process's group is that of the machine, and the mounted root is the
     container's. Whatever cannot be read is no limit.
-
-    Args:
-        root: Where the groups are mounted.
-        membership: File with the groups of the process.
     """
 
     def __init__(
@@ -285,7 +265,7 @@ class Container:
 
 
 def _lowest(found: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
-    """Return (use, limit) of the group with the lowest limit; NaN is not known."""
+    """Return (use, limit) of the group with the lowest limit; NaN means unknown."""
     known = [(limit, used) for limit, used in found if limit > 0 and used >= 0]
     if not known:
         return None
@@ -306,7 +286,6 @@ def _field(path: Path, name: str) -> str:
 
 
 def _number(text: str, *, otherwise: float = math.nan) -> float:
-    """Return the number, or ``otherwise`` for texts such as ``max``."""
     return float(text) if text.isdigit() else otherwise
 
 
@@ -326,7 +305,7 @@ class HostTurn:
 
     def take(self, host: str, run_id: str) -> bool:
         """Return whether this process reports the host; it does until ``give_back``."""
-        if self._is_held or fcntl is None:
+        if self._is_held:
             return True
         try:
             if self._file is None:

@@ -15,9 +15,6 @@ class Latest:
     """The last value of each series, for observable instruments. Thread-safe.
 
     A value is reported by one export: a device that no longer answers has no more points.
-
-    Args:
-        meter: Makes the instruments, each at the first use of its metric.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -39,9 +36,7 @@ class Latest:
     def observe(self, metric: str, more: Callable[[], Iterable[Observation]] = lambda: ()) -> None:
         """Make the instrument of a metric of the registry, unless there is one.
 
-        Args:
-            metric: Its name.
-            more: Called at each export, before the values are taken; returns further ones.
+        ``more`` is called at each export, before the values are taken, and returns further ones.
         """
         if metric in self._observed:
             return

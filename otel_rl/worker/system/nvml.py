@@ -149,14 +149,7 @@ def visible(gpus: Sequence[Device | None], wanted: str | None) -> list[Device]:
 
 
 class Driver:
-    """Connection to the NVIDIA driver, of one thread. ``close`` ends the connection.
-
-    Args:
-        logged: Messages that this process has logged; see ``log_once``.
-
-    Raises:
-        NoDriver: There is no driver.
-    """
+    """Connection to the NVIDIA driver, of one thread. ``close`` ends it. Raises ``NoDriver``."""
 
     def __init__(self, logged: set[str]) -> None:
         nvml = self._nvml = _load()
@@ -185,11 +178,7 @@ class Driver:
     def devices(self, wanted: str | None) -> tuple[list[Device], bool]:
         """Return the visible devices, and the GPUs that contain instances among them.
 
-        Args:
-            wanted: Value of ``CUDA_VISIBLE_DEVICES``; see ``visible``.
-
-        Returns:
-            The devices, and False if a GPU does not answer and is left out.
+        The second value is False if a GPU does not answer and is left out.
 
         Raises:
             NoDriver: The driver is gone.
@@ -248,7 +237,6 @@ class Driver:
                 yield Device(uuid, f"{gpu.name}.mig{place}", gpu.model, part, parent=gpu.uuid)
 
     def _log_lack(self, device: Device, query: str, error: Exception) -> None:
-        """Log that a model does not answer a query, once for all of its devices."""
         what = f"A MIG instance of {device.model}" if device.parent else device.model
         log_once(
             self._logged,
@@ -257,11 +245,6 @@ class Driver:
 
 
 def _load() -> Any:
-    """Load ``pynvml``; nothing else imports the module.
-
-    Raises:
-        NoDriver: The package is not installed.
-    """
     try:
         with IMPORTS.work():
             import pynvml  # type: ignore[import-untyped]  # it has no stubs

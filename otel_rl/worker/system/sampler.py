@@ -61,14 +61,7 @@ _Answers = list[tuple[Device, list[Reading]]]
 
 
 class GpuSampler:
-    """Samples the GPUs of this process in a thread. Never raises; thread-safe.
-
-    Args:
-        meter: Records the readings.
-        guard: Catches errors.
-        retry_s: See ``RETRY_S``.
-        silent_s: See ``_SILENT_S``.
-    """
+    """Samples the GPUs of this process in a thread. Never raises; thread-safe."""
 
     def __init__(
         self,
@@ -129,7 +122,6 @@ class GpuSampler:
             self._miss("the NVIDIA driver does not answer a query; nothing else waits for it")
 
     def _miss(self, why: str) -> None:
-        """Count, and log once, why a GPU that is to be sampled is not."""
         message = (
             f"No GPU is sampled: {why}. Training is not affected. If this process has none, set "
             "OTEL_RL_GPU_ROLES to the roles that have one."
@@ -225,7 +217,6 @@ class GpuSampler:
                 stopping.wait(_BETWEEN_TURNS_S)
 
     def _answers(self, driver: Driver, devices: Sequence[Device]) -> _Answers:
-        """Return the readings of the devices that answer."""
         answers: _Answers = []
         self._asked_s = monotonic()
         for device in devices:
@@ -258,9 +249,6 @@ class GpuOwners:
     interval before it; each change of the holder triggers a sample, so that an interval belongs to
     one phase. Energy is the device's own count. Processes that share a device in turns each know
     their own turns, and sample the device then: the bridge only adds up what each reports.
-
-    Args:
-        clock_ns: Monotonic.
 
     Attributes:
         changed: Set at each change of the holder.
@@ -305,11 +293,7 @@ class GpuOwners:
             return {phase: held_ns / 1e9 for phase, held_ns in self._held_ns.items()}
 
     def divide(self, answers: _Answers) -> Iterator[tuple[Device, list[Reading]]]:
-        """Yield what each phase had of each device since the last sample.
-
-        Args:
-            answers: Readings of each device, at present.
-        """
+        """Yield what each phase had of each device since the last sample."""
         with self._lock:
             self._settle()
             now_ns, held_ns = self._since_ns, dict(self._held_ns)
@@ -357,11 +341,6 @@ class _Recorder:
 
     A device counts since its power-on; counts before the first sample are subtracted. After a reset
     of the device they start from zero.
-
-    Args:
-        meter: Meter of the worker.
-        held_s: Time that each phase has held the process's GPUs, for processes without sampled
-            devices.
     """
 
     def __init__(self, meter: Meter, held_s: Callable[[], Mapping[str, float]]) -> None:
@@ -371,13 +350,12 @@ class _Recorder:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Reset the sums for another worker, also in a forked child."""
+        """Reset the sums, for another worker or in a forked child."""
         self._latest.forget()
         # By series: the device's last count, and the worker's total.
         self._counts: dict[object, tuple[float, float]] = {}
 
     def record(self, answers: Iterable[tuple[Device, Iterable[Reading]]]) -> None:
-        """Record readings of devices."""
         for device, readings in answers:
             shared = device.attributes()
             for reading in readings:

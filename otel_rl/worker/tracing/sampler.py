@@ -63,12 +63,7 @@ class StepSampler(Sampler):
         return SamplingResult(decision, attributes if is_kept else None, state)
 
     def decide(self, parent: SpanContext, attributes: Attributes) -> tuple[bool, TraceState | None]:
-        """Return (kept, trace state) of a span within ``parent``.
-
-        Args:
-            parent: Invalid for the root of a trace.
-            attributes: Attributes at the start of the span.
-        """
+        """Return (kept, trace state) of a span within ``parent``; that of a root is invalid."""
         if parent.is_valid:
             return parent.trace_flags.sampled, parent.trace_state
         blocks = _blocks(attributes)

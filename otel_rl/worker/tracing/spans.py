@@ -9,17 +9,15 @@ out of it.
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from inspect import signature
-from itertools import groupby
 from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
 
-from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common import trace_encoder
 from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import Sampler
 
@@ -27,7 +25,12 @@ from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.forks import Uncut
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.otlp.requests import MAX_REQUEST_BYTES, Request, encode_resource
+from otel_rl.worker.otlp.requests import (
+    MAX_REQUEST_BYTES,
+    Request,
+    RequestPacker,
+    encode_resource,
+)
 from otel_rl.worker.phases.device_clock import SpanTimes
 from otel_rl.worker.step_context import StepOnSpans
 
@@ -35,9 +38,6 @@ __all__ = ["CountedSpans", "made_tracer_provider", "span_requests"]
 
 _BATCH: Final = 512
 """Spans of a batch, which is encoded as soon as it is full. The SDK's default."""
-
-_MOST_OPEN: Final = 1 << 14
-"""Spans of which it is known with which resource they began; beyond, the present one is taken."""
 
 
 class SpanSink(Protocol):
@@ -53,12 +53,7 @@ class SpanSink(Protocol):
 
 
 class _OnDevice(NamedTuple):
-    """Span that a device may not have reached the end of.
-
-    Attributes:
-        span: With the program's times.
-        times: The device's.
-    """
+    """Span with the program's times, and those of the device, which may still be busy."""
 
     span: ReadableSpan
     times: SpanTimes
@@ -67,15 +62,10 @@ class _OnDevice(NamedTuple):
 class CountedSpans(SpanProcessor):
     """Any thread may end a span; one thread collects. Ending takes no lock of otel_rl.
 
-    Args:
-        resource: Of the worker.
-        capacity: In spans, each about 3 KB until it is encoded.
-        interval_s: Between two exports of the SDK's processor.
+    Of the ``capacity`` each span takes about 3 KB until it is encoded.
     """
 
     def __init__(self, resource: Resource, capacity: int, interval_s: float) -> None:
-        # By span id: the resource with which it began, to its export.
-        self._begun_with: dict[int, bytes] = {}
         self.bind(resource)
         self._capacity = capacity
         self._interval_s = interval_s
@@ -97,22 +87,14 @@ class CountedSpans(SpanProcessor):
         self._follows_forks = False
         self._forget()
 
-    def bind(self, resource: Resource, *, is_same_worker: bool = True) -> None:
-        """Send the spans with this resource from now on; the SDK's provider has its first one.
-
-        Args:
-            resource: Of the worker.
-            is_same_worker: Whether spans that have begun are of this worker, under a better name.
-        """
+    def bind(self, resource: Resource) -> None:
+        """Send the spans with this resource from now on; the SDK's provider has its first one."""
         self._resource = encode_resource(resource)
-        if is_same_worker:
-            self._begun_with.clear()
 
     def _forget(self) -> None:
         """Start from zero in a forked child: the parent sends its spans."""
         self._pid = os.getpid()
         self.unready_since_ns = None
-        self._begun_with.clear()
         self._on_device: deque[_OnDevice] = deque()
         # One entry for each span that the SDK's processor got, until it is counted.
         self._given: deque[None] = deque()
@@ -134,7 +116,7 @@ class CountedSpans(SpanProcessor):
                 max_export_batch_size=min(_BATCH, self._capacity),
                 **_without_metrics(BatchSpanProcessor),
             )
-        if not self._follows_forks and hasattr(os, "register_at_fork"):
+        if not self._follows_forks:
             self._follows_forks = True
             os.register_at_fork(after_in_child=self._forget)
         self.sink = sink
@@ -153,22 +135,11 @@ class CountedSpans(SpanProcessor):
         if batches is not None:
             batches.shutdown()  # type: ignore[no-untyped-call]  # of the SDK
 
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """See ``SpanProcessor``. A span is of the run in which it begins."""
-        del parent_context
-        begun_with = self._begun_with
-        if len(begun_with) >= _MOST_OPEN:  # some of those never end, or were lost
-            with suppress(StopIteration, RuntimeError):  # other threads are at it as well
-                begun_with.pop(next(iter(begun_with)), None)
-        begun_with[span.context.span_id] = self._resource
-
     def on_end(self, span: ReadableSpan) -> None:
         """See ``SpanProcessor``."""
         if not span.context.trace_flags.sampled:
-            self._begun_with.pop(span.context.span_id, None)
             return
         if self.sink is None:
-            self._begun_with.pop(span.context.span_id, None)
             if self.are_wanted:
                 self._came_too_late(1)
             return
@@ -218,13 +189,9 @@ class CountedSpans(SpanProcessor):
         if sink is None:
             return
         with self._uncut.work():
-            for resource, of_run in groupby(spans, self._resource_of):
-                for request in span_requests(resource, [*of_run], self.guard):
-                    sink.put(request)
+            for request in span_requests(self._resource, spans, self.guard):
+                sink.put(request)
         self._exported += len(spans)
-
-    def _resource_of(self, span: ReadableSpan) -> bytes:
-        return self._begun_with.pop(span.context.span_id, self._resource)
 
     def _give(self, span: ReadableSpan) -> None:
         batches = self._batches
@@ -287,8 +254,6 @@ def made_tracer_provider(
 
 
 class _Exporter(SpanExporter):
-    """End of the SDK's processor."""
-
     def __init__(self, spans: CountedSpans) -> None:
         self._spans = spans
 
@@ -317,40 +282,36 @@ def span_requests(
     guard: Guard,
     *,
     max_request_bytes: int = MAX_REQUEST_BYTES,
-) -> Iterator[Request]:
-    """Encode spans as the SDK does, in as many requests as the size limit needs, in order.
+) -> list[Request]:
+    """Encode spans as the SDK does, in as many requests as the size limit needs, in order."""
+    packer = RequestPacker(resource, Signal.TRACES, max_request_bytes)
+    for scope, span in _encoded(spans, guard):
+        if not packer.add(scope, span):
+            text = "A span alone is larger than a request may be."
+            guard.drop(DropReason.TOO_LARGE, text)
+    return packer.requests()
 
-    Args:
-        resource: From ``encode_resource``, in place of that of the spans.
-        spans: At least one, all ended.
-        guard: Counts those that no request can hold, or that cannot be encoded.
-        max_request_bytes: No request is larger.
-    """
-    too_large = DropReason.TOO_LARGE, "A span alone is larger than a request may be."
+
+def _encoded(spans: Sequence[ReadableSpan], guard: Guard) -> Iterator[tuple[bytes, bytes]]:
+    """Yield scope and span, serialized. One that cannot be encoded costs no other."""
     try:
         request = trace_encoder.encode_spans(spans)
-        for part in request.resource_spans:
-            part.ClearField("resource")
-            part.ClearField("schema_url")
-            part.MergeFromString(resource)
-        payload = request.SerializeToString()
-    except Exception as error:  # noqa: BLE001  # one span costs no other
-        why = DropReason.INTERNAL, f"A span cannot be encoded ({type(error).__name__}: {error})."
-    else:
-        if len(payload) <= max_request_bytes:
-            yield Request(payload, len(spans), Signal.TRACES)
-            return
-        why = too_large
-    if len(spans) == 1:
-        guard.drop(*why)
+    except Exception as error:  # noqa: BLE001  # of any span; counted once that one is known
+        if len(spans) > 1:
+            for span in spans:
+                yield from _encoded([span], guard)
+        else:
+            text = f"A span cannot be encoded ({type(error).__name__}: {error})."
+            guard.drop(DropReason.INTERNAL, text)
         return
-    middle = len(spans) // 2
-    for half in (spans[:middle], spans[middle:]):
-        yield from span_requests(resource, half, guard, max_request_bytes=max_request_bytes)
+    for part in request.resource_spans:
+        for scoped in part.scope_spans:
+            scope = ScopeSpans(scope=scoped.scope, schema_url=scoped.schema_url).SerializeToString()
+            for encoded in scoped.spans:
+                yield scope, encoded.SerializeToString()
 
 
 def _at(span: ReadableSpan, times_ns: tuple[int, int]) -> ReadableSpan:
-    """A copy of an ended span with other times of begin and end."""
     begun_ns, ended_ns = times_ns
     return ReadableSpan(
         name=span.name,

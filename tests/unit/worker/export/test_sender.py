@@ -300,7 +300,7 @@ def test_a_defect_in_collecting_does_not_end_the_thread(rig: Rig) -> None:
 def test_where_nobody_has_ever_listened_shutdown_gives_up_sooner(rig: Rig) -> None:
     rig.endpoint.answer = lambda _body: NOBODY
     rig.record(b"a", measurements=4)
-    assert not rig.sender.shutdown(LONG_S, unreached_timeout_s=0.05)
+    assert not rig.sender.shutdown(LONG_S, unreached_s=0.05)
     assert rig.drops.counts() == {DropReason.SHUTDOWN: 4}
 
 
@@ -310,8 +310,44 @@ def test_an_endpoint_that_was_there_once_gets_its_full_time(rig: Rig) -> None:
     failures = iter([NOBODY] * 3)
     rig.endpoint.answer = lambda _body: next(failures, ACCEPTED)
     rig.record(b"b")
-    assert rig.sender.shutdown(PATIENCE_S, unreached_timeout_s=0)
+    assert rig.sender.shutdown(PATIENCE_S, unreached_s=0)
     assert rig.endpoint.accepted == [b"a", b"b"]
+
+
+def test_an_endpoint_that_has_the_first_request_and_has_yet_to_answer_gets_its_full_time(
+    rig: Rig,
+) -> None:
+    is_ending = Event()
+    rig.endpoint.answer = lambda _body: ACCEPTED if is_ending.wait(PATIENCE_S) else AWAY
+    rig.record(b"a")
+    rig.is_crowded.set()
+    Timer(0.3, is_ending.set).start()
+    assert rig.sender.shutdown(PATIENCE_S, unreached_s=0)
+
+
+def test_an_endpoint_that_answers_slowly_gets_time_for_each_of_its_answers(rig: Rig) -> None:
+    late = Event()
+
+    def answer_late(_body: bytes) -> Reply:
+        late.wait(1.5)
+        return ACCEPTED
+
+    rig.endpoint.answer = answer_late
+    for payload in (b"a", b"b", b"c"):
+        rig.record(payload)
+    assert rig.sender.shutdown(PATIENCE_S, silent_s=4.0)
+    assert rig.endpoint.accepted == [b"a", b"b", b"c"]
+
+
+def test_an_endpoint_that_has_fallen_silent_is_given_up_before_its_whole_time(rig: Rig) -> None:
+    released = Event()
+    rig.record(b"a")
+    assert rig.sender.flush(PATIENCE_S)
+    rig.endpoint.answer = lambda _body: ACCEPTED if released.wait(PATIENCE_S) else AWAY
+    rig.record(b"b", measurements=4)
+    assert not rig.sender.shutdown(LONG_S, silent_s=0.2)
+    released.set()
+    assert rig.drops.counts() == {DropReason.SHUTDOWN: 4}
 
 
 @pytest.mark.parametrize(

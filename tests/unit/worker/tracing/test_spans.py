@@ -226,23 +226,3 @@ def test_a_span_that_cannot_be_encoded_costs_no_other_and_is_counted() -> None:
     requests = list(span_requests(b"", spans, guard))
     assert read(requests) == ["a", "c", "d"]
     assert guard.drops.counts() == {DropReason.INTERNAL: 1}
-
-
-def test_a_span_is_of_the_run_in_which_it_began(sink: Sink) -> None:
-    rig = Rig(sink)
-    outlasting = rig.tracer.start_span("outlasting")
-    rig.spans.bind(Resource({"service.name": "second"}), is_same_worker=False)
-    with rig.tracer.start_as_current_span("of the second"):
-        outlasting.end()
-    assert rig.flush()
-    found = {
-        span.name: attribute.value.string_value
-        for request in sink.traces
-        for of_resource in request.resource_spans
-        for attribute in of_resource.resource.attributes
-        if attribute.key == "service.name"
-        for of_scope in of_resource.scope_spans
-        for span in of_scope.spans
-    }
-    assert found == {"outlasting": "r", "of the second": "second"}
-    rig.close()
