@@ -156,7 +156,7 @@ def _check_contents(tools: Path, wheel: Path, source: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = {name for name in packed.namelist() if ".dist-info/" not in name}
     committed = set(_run("git", "ls-files", "otel_rl").split())
-    folders = (":(glob)docs/*.md", "docs/tutorials", "docs/how-to")
+    folders = (":(glob)docs/*.md", "docs/tutorials", "docs/how-to", "docs/explanation")
     pages = {f"otel_rl/{page}" for page in _run("git", "ls-files", *folders).split()}
     if lacking := sorted((committed | pages) - names):
         raise _Failed(f"the wheel lacks {', '.join(lacking[:5])}")

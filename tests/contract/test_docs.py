@@ -27,7 +27,7 @@ from tests.process.commands import clean_environment, jsonl_rows, otel_rl
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-FOLDERS = (DOCS, DOCS / "tutorials", DOCS / "how-to")
+FOLDERS = (DOCS, DOCS / "tutorials", DOCS / "how-to", DOCS / "explanation")
 GUIDES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted(folder.glob("*.md")))]
 EXAMPLES = dict(examples(GUIDES))
 NO_WORKERS = {"trackers-0"}
@@ -170,7 +170,7 @@ def test_every_relative_link_leads_somewhere() -> None:
     [("From a call to the socket", "worker"), ("From the socket to the tracker", "bridge")],
 )
 def test_the_way_of_a_value_is_told_by_files_that_are_there(heading: str, room: str) -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = page("explanation/architecture")
     section = text.split(f"### {heading}\n")[1].split("\n#")[0]
     files = re.findall(r"`([a-z_/]+\.py)`", section)
     assert len(files) > 5

@@ -1,5 +1,6 @@
 """The tutorials and how-to pages that need a real framework, followed from top to bottom."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def followed(page: str, pages: Runner) -> Path:
     return directory
 
 
-def column(rows: list[Row], key: str) -> dict[int, float]:
+def column(rows: Sequence[Row], key: str) -> dict[int, float]:
     return {row.step: row.values[key] for row in rows if key in row.values}
 
 

@@ -5,6 +5,7 @@ Those that need a framework are in ``tests/frameworks/test_tutorials.py``.
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def followed(page: str, directory: Path) -> list[Said]:
     return all_said
 
 
-def at_steps(rows: list[Row], keys: set[str]) -> list[int]:
+def at_steps(rows: Sequence[Row], keys: set[str]) -> list[int]:
     return [row.step for row in rows if keys <= row.values.keys()]
 
 

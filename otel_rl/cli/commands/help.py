@@ -19,7 +19,8 @@ _CONTENTS: Final = "README.md"
 """Page with a line for each other page, which is a topic named like its file."""
 
 _PAGE: Final = re.compile(
-    r"- \[[^\]]+\]\((?P<path>(?:(?:tutorials|how-to)/)?(?P<topic>[\w-]+)\.md)\): (?P<words>.+)"
+    r"- \[[^\]]+\]\((?P<path>(?:(?:tutorials|how-to|explanation)/)?(?P<topic>[\w-]+)\.md)\): "
+    r"(?P<words>.+)"
 )
 _HEADING: Final = re.compile(r"\*\*(?P<words>.+)\*\*")
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
