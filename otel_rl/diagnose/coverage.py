@@ -15,7 +15,7 @@ from otel_rl.diagnose.detectors.slow_phases import (
 )
 from otel_rl.diagnose.detectors.standing_work import standing_work
 from otel_rl.diagnose.history.run_history import RunHistory, Track
-from otel_rl.diagnose.result import Kind
+from otel_rl.diagnose.result import MOST_NAMED, Kind
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, settled
 from otel_rl.plurals import many
@@ -44,7 +44,6 @@ _SILENT_S: Final = 60.0
 _SILENT: Final = 10  # times the usual duration of a step
 _LONG_S: Final = 10.0
 _LONG: Final = 10  # times the usual duration of a step
-_MOST_NAMED: Final = 4
 
 
 class Coverage(NamedTuple):
@@ -131,7 +130,7 @@ def coverage(history: RunHistory) -> Coverage:
 
 
 def _longest(times_s: Track) -> tuple[int, float, float] | None:
-    """Return the one step that is far longer than all others."""
+    """Return the step, duration and ratio of the longest step, if it is far beyond the usual."""
     if len(times_s.values) < _FEWEST_STEPS:
         return None
     seconds, step = max(zip(times_s.values, times_s.steps, strict=True))
@@ -169,7 +168,8 @@ def doubts(
         yield from map(str, _dead(history))
     gone = _gone(history)
     if gone:
-        yield f"{', '.join(gone[:4])}{' and others' if len(gone) > 4 else ''} stopped reporting"
+        others = " and others" if len(gone) > MOST_NAMED else ""
+        yield f"{', '.join(gone[:MOST_NAMED])}{others} stopped reporting"
     yield from unused_workers(history)
     yield from longer_by_design(history)
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
@@ -212,15 +212,15 @@ def _last_s(history: RunHistory, worker: str) -> float:
 
 
 def _undone(history: RunHistory) -> str:
-    """Return in words the work that few workers came to no end of, and their peers did."""
+    """Return in words the work that few workers had not ended, though their peers had."""
     standing = standing_work(history)
     if standing is None or not standing.is_partly_done:
         return ""
     of, peers = sorted(standing.workers), history.spans[standing.place].keys()
     if len(of) > len(peers) / 2:
         return ""
-    more = f" and {len(of) - _MOST_NAMED} more" if len(of) > _MOST_NAMED else ""
+    more = f" and {len(of) - MOST_NAMED} more" if len(of) > MOST_NAMED else ""
     return (
-        f"; {', '.join(of[:_MOST_NAMED])}{more} had come to no end of {standing.place.phase}, "
+        f"; {', '.join(of[:MOST_NAMED])}{more} had come to no end of {standing.place.phase}, "
         "which their peers had done"
     )

@@ -50,6 +50,7 @@ __all__ = [
     "revision",
     "span_parts",
     "state_of",
+    "whole_history",
 ]
 
 _TABLE_MARK: Final = b':[["'  # its columns; decoding shows whether it is a label or value
@@ -175,6 +176,14 @@ def read_history(
         (number, body if checksum(body, run, _HISTORY) == crc else None)
         for number, body, crc in found
     ]
+
+
+def whole_history(connection: Connection, run: str) -> Iterator[bytes]:
+    """Yield all encoded ``Facts`` of a run, without damaged ones."""
+    after = 0
+    while some := read_history(connection, run, after=after):
+        after = some[-1][0]
+        yield from (body for _, body in some if body is not None)
 
 
 def read_keys(connection: Connection, run: str) -> Sequence[KeySpec]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.reader import read_history
+from otel_rl.bridge.journal.reader import whole_history
 from otel_rl.cli.find_run import FoundRun, Runs, add_run, steps, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.terminal import counted, progress
@@ -145,12 +145,8 @@ def _history(run: FoundRun) -> Sequence[bytes]:
     Raises:
         ConfigError: The journal has none.
     """
-    bodies: list[bytes] = []
-    after = 0
     with run.open() as connection:
-        while some := read_history(connection, run.id, after=after):
-            after = some[-1][0]
-            bodies += [body for _, body in some if body is not None]
+        bodies = [*whole_history(connection, run.id)]
     if not bodies:
         raise ConfigError(
             f"The journal has no history of {run.key}.",
