@@ -22,7 +22,7 @@ from otel_rl.plurals import many
 from otel_rl.records import ExperimentStatus, WorkerFailure
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["NO_PATH", "Coverage", "coverage", "doubts"]
+__all__ = ["NO_PATH", "Coverage", "coverage", "doubts", "steps_of"]
 
 _FEWEST_STEPS: Final = 8
 NO_PATH: Final = f"no critical path (no span {STEP_SPAN}, as otel_rl.step(n) makes)"
@@ -115,7 +115,7 @@ def coverage(history: RunHistory) -> Coverage:
         least_ratio = max(LONGER, 1 + LONGER_NOISE * spread(values) / usual)
     has_path = bool(history.steps)
     return Coverage(
-        _steps(history),
+        steps_of(history),
         len(workers),
         len(timed),
         has_path,
@@ -154,7 +154,7 @@ def doubts(
         is_part: Whether these are steps that were asked for, and may be few.
         is_interrupted: Whether its bridge is gone, and the run has no end.
     """
-    steps = _steps(history)
+    steps = steps_of(history)
     if not steps:
         yield "no step was seen"
     elif steps < _FEWEST_STEPS and not is_part:
@@ -182,7 +182,8 @@ def doubts(
         yield f"nothing was reported for {silent_s:.0f} s, and the run has not ended"
 
 
-def _steps(history: RunHistory) -> int:
+def steps_of(history: RunHistory) -> int:
+    """Return how many steps of a run are known."""
     # Before the first step, what is in progress is step 0.
     begun = len(history.known_steps) if history.last > history.first else 0
     return max(begun, len(step_time(history).values))

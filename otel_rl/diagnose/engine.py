@@ -54,6 +54,7 @@ from otel_rl.diagnose.stats.levels import (
 )
 from otel_rl.diagnose.transients import lasting
 from otel_rl.goodput import duration
+from otel_rl.plurals import many
 
 __all__ = ["DETECTORS", "diagnose"]
 
@@ -222,7 +223,7 @@ def _failures(history: RunHistory, causes: Sequence[Cause]) -> Sequence[str]:
     ]
     words = [str(one) for one in others[-_FAILURES:]]
     earlier = len(others) - len(words)
-    return [f"{earlier} failures of workers before these", *words] if earlier else words
+    return [f"{many(earlier, 'failure')} of workers before these", *words] if earlier else words
 
 
 def _passed(history: RunHistory) -> list[Cause]:

@@ -1,16 +1,16 @@
-"""Finds the hosts of the workers of a run, from its journal."""
+"""Completes a diagnosis from the journal of its run: hosts of workers, names of keys."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from otel_rl.bridge.journal.reader import TableRow, read_tables, span_parts
+from otel_rl.bridge.journal.reader import TableRow, read_named_keys, read_tables, span_parts
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.span_log import read_spans
-from otel_rl.diagnose.places import Place
+from otel_rl.diagnose.places import Place, with_names, with_places
 from otel_rl.diagnose.result import Diagnosis, Kind
 from otel_rl.records import STACKS, SpanRecord
 from otel_rl.view.journals import Found
 
-__all__ = ["places_of", "spans_in"]
+__all__ = ["completed", "spans_in"]
 
 
 def spans_in(parts: Iterable[bytes]) -> list[SpanRecord]:
@@ -25,7 +25,16 @@ def spans_in(parts: Iterable[bytes]) -> list[SpanRecord]:
     return list(found.values())
 
 
-def places_of(found: Found, report: Diagnosis) -> Mapping[str, Place]:
+def completed(found: Found, report: Diagnosis) -> Diagnosis:
+    """Return a report with the places of its workers, and with the program's names of keys."""
+    report = with_places(report, _places_of(found, report))
+    if not (report.causes or report.symptoms or report.changes):
+        return report
+    with found.open() as connection:
+        return with_names(report, read_named_keys(connection, found.id).in_words)
+
+
+def _places_of(found: Found, report: Diagnosis) -> Mapping[str, Place]:
     """Return the places of the workers of causes, as far as the journal has them, by worker.
 
     Hosts are those of spans and stacks, which a worker sends whose phase takes too long.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.reader import read_keys, span_parts, whole_history
+from otel_rl.bridge.journal.reader import read_named_keys, span_parts, whole_history
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.bridge.rows.stored_run import read_standing
@@ -185,18 +185,21 @@ def _set_clocks(table: SpanTable, leads: Mapping[str, float], names: Mapping[str
 
 def _counters(connection: Connection, run: str) -> Iterator[Counter]:
     """Yield the values of queues and devices of each worker, the mean of about a second each."""
+    names = read_named_keys(connection, run)
     wanted = {
         spec.key
-        for spec in read_keys(connection, run)
+        for spec in names.specs
         if spec.statistic == "value"
         and not spec.worker
         and any(fnmatchcase(spec.name, pattern) for pattern in _COUNTERS)
     }
     for facts in map(Facts.decode, whole_history(connection, run)):
-        for key in wanted.intersection(facts.workers):
-            for one in facts.workers[key]:
+        for key, measured in facts.workers.items():
+            name, divisor = names.of(key)
+            for one in measured if name in wanted else ():
                 if one.measurements:
-                    yield Counter(one.worker, key, facts.time_ns, one.total / one.measurements)
+                    value = one.total / one.measurements / divisor
+                    yield Counter(one.worker, name, facts.time_ns, value)
 
 
 @contextmanager
