@@ -1,6 +1,6 @@
-"""Each tutorial is followed from top to bottom: its commands print what it shows.
+"""Tutorials, and how-to pages, are followed from top to bottom: commands print what they show.
 
-Those that need TRL or Ray are in ``tests/frameworks/test_tutorials.py``.
+Those that need a framework are in ``tests/frameworks/test_tutorials.py``.
 """
 
 import subprocess
@@ -17,14 +17,14 @@ from tests.screenshots import picture
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
-TUTORIALS = ROOT / "docs" / "tutorials"
+DOCS = ROOT / "docs"
 
 
-def followed(name: str, directory: Path) -> list[Said]:
-    """What the commands of a tutorial have said. Each must end well, and print what is shown."""
+def followed(page: str, directory: Path) -> list[Said]:
+    """What the commands of a page have said. Each must end well, and print what is shown."""
     directory.mkdir()
     all_said = []
-    for said in follow(TUTORIALS / f"{name}.md", directory, as_a_user(directory)):
+    for said in follow(DOCS / f"{page}.md", directory, as_a_user(directory)):
         assert said.status == 0, f"{said.command}\n{said.printed}"
         assert is_shown(said), f"{said.command}\n{said.printed}\nIS NOT\n{said.shown}"
         all_said.append(said)
@@ -38,7 +38,7 @@ def at_steps(rows: Sequence[Row], keys: set[str]) -> list[int]:
 
 def test_the_first_run(tmp_path: Path) -> None:
     directory = tmp_path / "first-run"
-    followed("first-run", directory)
+    followed("tutorials/first-run", directory)
     rows = jsonl_rows(directory, "first", "mine")
     each = {"trainer/loss", "length", "trainer/tokens/rate", "trainer/iteration/duration"}
     assert at_steps(rows, each) == [*range(1, 21)]
@@ -50,7 +50,7 @@ def test_the_first_run(tmp_path: Path) -> None:
 
 def test_from_wandb(tmp_path: Path) -> None:
     directory = tmp_path / "from-wandb"
-    followed("from-wandb", directory)
+    followed("tutorials/from-wandb", directory)
     rows = jsonl_rows(directory, "bandit", "one")
     assert at_steps(rows, {"loss", "reward/mean", "Train Loss"}) == [*range(1, 21)]
 
@@ -58,7 +58,23 @@ def test_from_wandb(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)  # a minute on a quiet machine
 def test_find_a_straggler(tmp_path: Path) -> None:
-    followed("find-a-straggler", tmp_path / "find-a-straggler")
+    followed("tutorials/find-a-straggler", tmp_path / "find-a-straggler")
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        ("sweeps", ["bandit/seed-0", "bandit/seed-1", "bandit/seed-2"]),
+        ("second-tracker", ["grpo-7b/1"]),
+        ("replay", ["grpo-7b/1"]),
+    ],
+)
+def test_a_how_to_page(tmp_path: Path, name: str, runs: list[str]) -> None:
+    directory = tmp_path / name
+    followed(f"how-to/{name}", directory)
+    for run in runs:
+        rows = jsonl_rows(directory, *run.split("/"))
+        assert at_steps(rows, {"trainer/loss"}) == [1, 2, 3]
 
 
 def test_the_notebook_prints_what_it_shows(tmp_path: Path) -> None:
