@@ -10,6 +10,7 @@ from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
+from otel_rl.bridge.rows.span_log import SpanLog, span_log
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
 from otel_rl.records import (
     Description,
@@ -17,10 +18,12 @@ from otel_rl.records import (
     ExperimentStatus,
     KeySpec,
     Row,
+    SpanRecord,
     Table,
     Value,
 )
 from otel_rl.semconv import names
+from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["GRPO", "HOSTILE", "KEYS", "MEASURED", "T0", "LookedAt", "S", "write_run"]
 
@@ -60,6 +63,7 @@ class LookedAt:
         diverges_at: Step from which reward and loss are NaN; None for none.
         config: Settings of the program.
         has_phases: Whether the times are of a phase; else they are measurements of ``MEASURED``.
+        has_spans: Whether the spans of the steps are there.
     """
 
     key: ExperimentKey = GRPO
@@ -74,6 +78,7 @@ class LookedAt:
     diverges_at: int | None = None
     config: Mapping[str, Value] = field(default_factory=dict)
     has_phases: bool = True
+    has_spans: bool = False
 
 
 def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
@@ -96,6 +101,7 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
                     added={
                         Log.HISTORY: (facts.time_ns, facts.encode()),
                         Log.KEYS: (0, keys) if number == 0 else None,
+                        Log.SPANS: _spans(run, step, facts) if run.has_spans else None,
                     },
                     step=step,
                 )
@@ -104,6 +110,22 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
         )
     finally:
         journal.close()
+
+
+def _spans(run: LookedAt, step: int, facts: Facts) -> SpanLog:
+    begun_ns = T0 + 10 * step * S  # steps do not overlap
+    return span_log(
+        [
+            SpanRecord(
+                f"{step}.{worker}.{phase}".encode().rjust(24, b"0"),
+                *(None, (), "trainer", str(worker), "host"),
+                *(begun_ns, begun_ns + int(of.total_s * S), phase or STEP_SPAN, phase, "compute"),
+                step=step,
+            )
+            for worker, of in enumerate(facts.spans)
+            for phase in ("", "train")
+        ]
+    )
 
 
 def _row(run: LookedAt, number: int, step: int, time_ns: int) -> Row:

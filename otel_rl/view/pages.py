@@ -39,7 +39,7 @@ from otel_rl.view.parts.overview import (
 )
 from otel_rl.view.parts.rollouts import Order, Wanted, rollouts
 from otel_rl.view.parts.run_results import RunResults
-from otel_rl.view.parts.timeline import step_without_spans, timeline
+from otel_rl.view.parts.timeline import before_and_after, step_without_spans, timeline
 from otel_rl.view.parts.workers import heatmap, phases, standing
 from otel_rl.view.text import label
 
@@ -116,6 +116,7 @@ class Pages:
             "diagnosis": self._diagnosis,
             "workers": self._workers,
             "timeline": self._timeline,
+            "change": self._change,
             "rollouts": self._rollouts,
             "health": self._health,
             "environment": lambda found, _query: environment(found.run.description),
@@ -293,6 +294,11 @@ class Pages:
         progress = self._journals.read(found)
         gone = step_without_spans(progress.data, last)
         return {**answer, "gone": gone, **_read_so_far(progress)}
+
+    def _change(self, found: Found, query: Mapping[str, str]) -> Any:
+        since = _step(query, "since")
+        shown_ = None if since is None else before_and_after(found, since, _step(query, "until"))
+        return shown_ or {"before": None, "after": None}
 
     def _rollouts(self, found: Found, query: Mapping[str, str]) -> Any:
         search, table = query.get("search", ""), query.get("table", "")

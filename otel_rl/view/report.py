@@ -198,6 +198,10 @@ def _evidence(
             yield f"runs/{run}/workers", {"phase": f"{cause['role']}/{cause['phase']}"}
         for key in dict.fromkeys(keys):
             yield f"runs/{run}/series", {"key": key}
+        if cause["since_step"] is not None:
+            steps = {"since": cause["since_step"], "until": cause["until_step"]}
+            known = {name: str(step) for name, step in steps.items() if step is not None}
+            yield f"runs/{run}/change", known
 
 
 def _address(path: str, query: Mapping[str, str]) -> str:

@@ -1,8 +1,9 @@
-"""Finds the hosts of the workers of a run, from its journal."""
+"""Spans of a run, and the hosts of its workers, from its journal."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from otel_rl.bridge.journal.reader import TableRow, read_tables, span_parts
+from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.reader import TableRow, chosen_span_parts, read_tables, span_parts
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.diagnose.places import Place
@@ -10,13 +11,13 @@ from otel_rl.diagnose.result import Diagnosis, Kind
 from otel_rl.records import STACKS, SpanRecord
 from otel_rl.view.journals import Found
 
-__all__ = ["places_of", "spans_in"]
+__all__ = ["places_of", "spans_of"]
 
 
-def spans_in(parts: Iterable[bytes]) -> list[SpanRecord]:
-    """Return the spans of a journal's parts, each once; damaged parts are left out."""
+def spans_of(connection: Connection, run: str) -> list[SpanRecord]:
+    """Return the spans of chosen steps and of the last minute or more; without damaged parts."""
     found: dict[bytes, SpanRecord] = {}
-    for body in parts:
+    for body in (*chosen_span_parts(connection, run), *span_parts(connection, run, since_ns=0)):
         try:
             for some in read_spans(body):
                 found.update((span.span_id, span) for span in some)
@@ -38,7 +39,7 @@ def places_of(found: Found, report: Diagnosis) -> Mapping[str, Place]:
 
     with found.open() as connection:
         known = {one.instance: one.name for one in read_standing(connection, found.id).workers}
-        spans = spans_in(span_parts(connection, found.id, since_ns=0))
+        spans = spans_of(connection, found.id)
         is_stalled = any(cause.kind is Kind.STALL for cause in report.causes)
         rows = read_tables(connection, found.id) if is_stalled else ()
     places = {

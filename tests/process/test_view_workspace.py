@@ -32,7 +32,8 @@ CLOSED = "document.querySelectorAll('.fold[aria-expanded=false]').length"
 @pytest.fixture(scope="module")
 def viewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Browser]]:
     home: Path = tmp_path_factory.mktemp("workspace")
-    write_run(home / "data", LookedAt(WIDE, steps=60, slow=2, slow_from=31, keys=KEYS))
+    run = LookedAt(WIDE, steps=60, slow=2, slow_from=31, keys=KEYS, has_spans=True)
+    write_run(home / "data", run)
     with served(home / "data") as url, Browser(home / "profile") as browser:
         yield f"{url}#/run/{RUN}", browser
 
@@ -256,6 +257,30 @@ def test_the_evidence_is_drawn_under_the_verdict(browser: Browser) -> None:
         f"#/run/{RUN}/timeline/30",
         f"#/run/{RUN}/timeline/31",
     ]
+
+
+def test_a_step_before_the_fault_and_one_after_it_are_drawn_on_one_scale(browser: Browser) -> None:
+    """With the same workers in the same order, the accused one first and in full colour."""
+    plots = "[...document.querySelectorAll('[data-change]')]"
+    browser.wait(f"{plots}.filter((one) => one.data).length === 2")
+    headings = browser.get("[...document.querySelectorAll('.change h3 a')].map((one) => one.hash)")
+    before, after = (int(one.rpartition("/")[2]) for one in headings)
+    assert 20 <= before < 31
+    assert after == 31
+    ranges = browser.get(f"{plots}.map((one) => one.layout.xaxis.range)")
+    assert ranges[0] == ranges[1]
+    assert 4 < ranges[0][1] < 4.5
+    lanes = browser.get(f"{plots}.map((one) => one.layout.yaxis.ticktext)")
+    assert lanes[0] == lanes[1]
+    assert lanes[0][0] == "trainer/2"
+    assert len(lanes[0]) == 3  # it, and the middle and the fastest of its peers
+    bars = browser.get(
+        f"{plots}.map((one) => one.data.find((of) => of.name === 'train'))"
+        ".map((of) => of.y.map((y, place) => [y, of.marker.opacity[place]]))"
+    )
+    for of_step in bars:
+        (_, accused), *others = sorted(of_step)
+        assert all(opacity < 0.6 * accused for _, opacity in others)
 
 
 def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(

@@ -171,7 +171,8 @@
     const keys = [...new Set(cause.evidence.map((one) => one.key).filter(Boolean))].slice(0, phase ? 2 : 3);
     return html`<div class="charts">
       ${workers?.heatmap ? html`<${PeersChart} cause=${cause} heatmap=${workers.heatmap} />` : null}
-      ${keys.map((key) => html`<${KeyChart} key=${key} run=${run} tick=${tick} cause=${cause} name=${key} />`)}</div>`;
+      ${keys.map((key) => html`<${KeyChart} key=${key} run=${run} tick=${tick} cause=${cause} name=${key} />`)}</div>
+      ${cause.since_step === null ? null : html`<${otelRl.Change} run=${run} tick=${tick} cause=${cause} />`}`;
   }
 
   function since(cause, last) {

@@ -538,20 +538,33 @@ def test_the_timeline_goes_back_as_far_as_spans_are_kept(real: Looked) -> None:
     assert [one["step"] for one in everything["steps"]] == list(range(STEPS - 8, STEPS))
 
 
-def test_of_a_step_without_spans_the_timeline_has_its_time_and_trace(real: Looked) -> None:
-    asked = {"first": "2", "last": "2"}
-    assert real.get(f"runs/{ENDED_ID}/timeline", **asked)["gone"] is None
+def forget_recent_spans(real: Looked) -> None:
     with sqlite3.connect(real.directory / "journal.db") as connection:
-        connection.execute(
-            "DELETE FROM log WHERE number IN (SELECT number FROM log WHERE kind = 'spans'"
-            " AND run_id = ? ORDER BY number LIMIT 11)",
-            (ENDED_ID,),
-        )
+        connection.execute("DELETE FROM log WHERE kind = 'spans' AND run_id = ?", (ENDED_ID,))
+
+
+def test_of_a_step_without_spans_the_timeline_has_its_time_and_trace(real: Looked) -> None:
+    asked = {"first": "6", "last": "6"}
+    assert real.get(f"runs/{ENDED_ID}/timeline", **asked)["gone"] is None
+    forget_recent_spans(real)
     gone = real.get(f"runs/{ENDED_ID}/timeline", **asked)["gone"]
-    assert (gone["step"], gone["longest"]) == (2, "trainer/train")
+    assert (gone["step"], gone["longest"]) == (6, "trainer/train")
     assert len(gone["trace"]) == 32
     later = real.get(f"runs/{ENDED_ID}/timeline", last="99")
     assert later["gone"] == {"step": 99}
+
+
+def test_of_chosen_steps_the_spans_stay_when_others_are_forgotten(real: Looked) -> None:
+    everything = real.get(f"runs/{ENDED_ID}/timeline", first="5", last="5")
+    assert everything["known"] == [[0, STEPS - 1]]
+    forget_recent_spans(real)
+    kept = real.get(f"runs/{ENDED_ID}/timeline", first="5", last="5")
+    assert kept["known"] == [[0, 5], [7, 7]]  # the last two were not explained yet
+    assert kept["spans"] == everything["spans"]
+    change = real.get(f"runs/{ENDED_ID}/change", since="6")
+    assert change["before"]["steps"][0]["step"] < 6
+    assert change["after"]["steps"][0]["step"] == 7
+    assert real.get(f"runs/{ENDED_ID}/change", since="0") == {"before": None, "after": None}
 
 
 def test_processes_have_a_standing_and_a_last_phase(real: Looked) -> None:
