@@ -13,6 +13,8 @@ from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.bridge.rows.span_log import SpanLog, span_log
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
 from otel_rl.records import (
+    CONSOLE,
+    CONSOLE_COLUMNS,
     Description,
     ExperimentKey,
     ExperimentStatus,
@@ -21,6 +23,7 @@ from otel_rl.records import (
     SpanRecord,
     Table,
     Value,
+    WorkerFailure,
 )
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
@@ -63,6 +66,8 @@ class LookedAt:
         diverges_at: Step from which reward and loss are NaN; None for none.
         config: Settings of the program.
         has_phases: Whether the times are of a phase; else they are measurements of ``MEASURED``.
+        console: Lines of workers, as (worker, stream, text).
+        failures: Of workers, in the step of each.
         has_spans: Whether the spans of the steps are there.
     """
 
@@ -79,6 +84,8 @@ class LookedAt:
     config: Mapping[str, Value] = field(default_factory=dict)
     has_phases: bool = True
     has_spans: bool = False
+    console: Sequence[tuple[str, str, str]] = ()
+    failures: Sequence[WorkerFailure] = ()
 
 
 def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
@@ -130,11 +137,18 @@ def _spans(run: LookedAt, step: int, facts: Facts) -> SpanLog:
 
 def _row(run: LookedAt, number: int, step: int, time_ns: int) -> Row:
     samples = [one for place, one in enumerate(run.samples) if place % run.steps == number]
+    lines = [
+        [place, time_ns, *one]
+        for place, one in enumerate(run.console)
+        if place * run.steps // len(run.console) == number
+    ]
+    console = {CONSOLE: Table([*CONSOLE_COLUMNS], lines)} if lines else {}
     if not samples:
-        return Row(number, step, time_ns, {"trainer/loss": 1 / step})
+        return Row(number, step, time_ns, {"trainer/loss": 1 / step}, tables=console)
     columns = list(dict.fromkeys(column for one in samples for column in one))
-    lines = [[one.get(column) for column in columns] for one in samples]
-    return Row(number, step, time_ns, tables={"reward/rollouts": Table(columns, lines)})
+    cells = [[one.get(column) for column in columns] for one in samples]
+    rollouts = {"reward/rollouts": Table(columns, cells)}
+    return Row(number, step, time_ns, tables={**rollouts, **console})
 
 
 def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
@@ -174,6 +188,7 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
                     for worker, took_s in enumerate(seconds)
                     if run.has_phases
                 ],
+                failures=[one for one in run.failures if one.step == step],
                 status=run.status,
             ),
         )

@@ -62,7 +62,7 @@ class Contents(NamedTuple):
     steps: tuple[int, int] | None = None
 
 
-EVERYTHING: Final = Contents(("overview", "timeline", "workers", "rollouts", "health"))
+EVERYTHING: Final = Contents(("overview", "timeline", "workers", "rollouts", "log", "health"))
 CAUSES: Final = Contents(
     ("overview", "timeline", "workers"), frozenset({STEP_TIME, ASYNC, DIAGNOSIS})
 )
@@ -177,7 +177,7 @@ def _answers(run: str, contents: Contents, news: Callable[[str], None]) -> _Part
     answers[path] = found
     for path, query in _evidence(run, found["causes"]):
         answers[_address(path, query)] = yield from _get(path, query)
-    for page in ("workers", "rollouts", "health"):
+    for page in ("workers", "rollouts", "log", "health"):
         if page in contents.pages:
             answers[f"runs/{run}/{page}"] = yield from _get(f"runs/{run}/{page}")
     path = f"runs/{run}/timeline"

@@ -40,6 +40,7 @@ __all__ = [
     "Life",
     "S",
     "begin",
+    "console",
     "end",
     "leave",
     "start_ns",
@@ -149,6 +150,13 @@ def step(key: ExperimentKey, rank: int, number: int) -> list[Batch]:
             now_ns,
         ),
     ]
+
+
+def console(key: ExperimentKey, rank: int, text: str, now_ns: int) -> Batch:
+    """What a trainer has printed."""
+    line = event("rl.worker.console", {"log.iostream": "stdout"}, text, time_ns=now_ns)
+    request = logs_request(line, resource=_resource(key, rank))
+    return Batch(key, Signal.LOGS, request.SerializeToString(), now_ns)
 
 
 def _tokens(begun_ns: int, number: int) -> Metric:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.process
 HOSTILE_KEY = ExperimentKey(HOSTILE, "<b>1</b>")
 LARGE = ExperimentKey("large", "1")
 WORKERS = 1_000
-PAGES = ("overview", "timeline", "workers", "rollouts", "health")
+PAGES = ("overview", "timeline", "workers", "rollouts", "log", "health")
 
 # Texts, out of charts, with less contrast than 4.5.
 _PALE = """(() => {
@@ -431,7 +431,7 @@ def test_on_paper_every_chart_is_drawn_and_the_theme_is_light(viewed: Viewed) ->
 
 def test_keys_lead_everywhere(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
-    for key, page in zip("2345", ("timeline", "workers", "rollouts", "health"), strict=True):
+    for key, page in zip("23456", PAGES[1:], strict=True):
         browser.press(key)
         browser.wait(f"document.body.dataset.ready === '{page}'")
     browser.press("r")
@@ -466,14 +466,14 @@ def test_a_phone_scrolls_in_one_direction(viewed: Viewed) -> None:
         badges = "[...document.querySelectorAll('.list .badge')].map((one) => one.parentElement)"
         right = f"{badges}.map((one) => one.getBoundingClientRect().right)"
         assert max(browser.get(right)) <= 500  # states and verdicts are seen
-        for page in ("overview", "workers", "rollouts", "health"):
+        for page in ("overview", "workers", "rollouts", "log", "health"):
             viewed.open(GRPO, page)
             assert browser.get("document.documentElement.scrollWidth <= innerWidth"), page
     finally:
         browser.resize(1400, 1000)
 
 
-@pytest.mark.parametrize("page", ["overview", "timeline", "workers", "rollouts", "health"])
+@pytest.mark.parametrize("page", PAGES)
 def test_a_hostile_name_is_text(viewed: Viewed, page: str) -> None:
     browser = viewed.open(HOSTILE_KEY, page)
     browser.wait("document.querySelector('h1').textContent.startsWith('<script>')")

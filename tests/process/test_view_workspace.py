@@ -254,8 +254,7 @@ def test_the_evidence_is_drawn_under_the_verdict(browser: Browser) -> None:
     links = browser.get("[...document.querySelectorAll('#verdict li > a')].map((one) => one.hash)")
     assert links == [
         f"#/run/{RUN}/workers/trainer%2Ftrain",
-        f"#/run/{RUN}/timeline/30",
-        f"#/run/{RUN}/timeline/31",
+        f"#/run/{RUN}/log?worker=trainer%2F2",
     ]
 
 

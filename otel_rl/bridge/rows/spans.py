@@ -211,7 +211,7 @@ class ChosenSteps(Stored, dict=True):
         if is_longer:
             self.longest_s = took_s
         if is_next or is_longer:
-            self._keep(of.time_ns - int(took_s * _NS_PER_S), of.time_ns, spans)
+            self._keep(of.step, of.time_ns - int(took_s * _NS_PER_S), of.time_ns, spans)
 
     def found(self, since_step: int, role: str, spans: Collection[SpanRecord]) -> None:
         """Keep steps of before a fault and after it, as far as their spans are still there."""
@@ -224,7 +224,7 @@ class ChosenSteps(Stored, dict=True):
         before.sort(key=lambda step: times[step][1] - times[step][0])
         after = min((step for step in times if step >= since_step), default=None)
         for step in (*before[len(before) // 2 :][:1], *([] if after is None else [after])):
-            self._keep(*times[step], spans)
+            self._keep(step, *times[step], spans)
 
     def take_log(self) -> SpanLog | None:
         """Return the spans since the last call; None if there are none."""
@@ -235,9 +235,15 @@ class ChosenSteps(Stored, dict=True):
         self._fresh = {}
         return log
 
-    def _keep(self, begun_ns: int, end_ns: int, spans: Iterable[SpanRecord]) -> None:
+    def _keep(self, step: int, begun_ns: int, end_ns: int, spans: Iterable[SpanRecord]) -> None:
         if self.left_bytes > 0:
-            inside = (one for one in spans if one.end_ns > begun_ns and one.start_ns < end_ns)
+            inside = (
+                one
+                for one in spans
+                if one.end_ns > begun_ns
+                and one.start_ns < end_ns
+                and (one.name != STEP_SPAN or one.step == step)  # of its neighbours there is a part
+            )
             longest = nlargest(_CHOSEN_SPANS, inside, key=lambda one: one.end_ns - one.start_ns)
             self._fresh.update((one.span_id, one) for one in longest)
 

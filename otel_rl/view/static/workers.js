@@ -40,7 +40,7 @@
       <p class="quiet">${shown ? note({ heatmap, deviations, shown, isRatio, since }) : ""}</p>
       <div class="card">${shown ? html`<${Cells} run=${run} heatmap=${shown} isRatio=${isRatio} unit=${unit} since=${since} />` : html`<p class="empty">No phase was reported yet (otel-rl help phases), and no key by more than one worker.</p>`}</div>
       <h2>Processes</h2>
-      <div class="card scroll" tabindex="0" role="region" aria-label="Processes"><${Processes} workers=${found.workers} order=${sorting} onorder=${setSorting} /></div>`;
+      <div class="card scroll" tabindex="0" role="region" aria-label="Processes"><${Processes} run=${run} workers=${found.workers} order=${sorting} onorder=${setSorting} /></div>`;
   };
 
   function middle(cells) {
@@ -91,7 +91,7 @@
   }
 
   // One row for each worker with how often it was started; those with a problem come first.
-  function Processes({ workers, order, onorder }) {
+  function Processes({ run, workers, order, onorder }) {
     const byName = new Map();
     for (const one of workers) byName.set(one.worker, { ...one, starts: (byName.get(one.worker)?.starts ?? 0) + 1 });
     const rank = (one) => { const place = STANDINGS.indexOf(one.standing); return place < 0 ? (one.starts > 1 ? STANDINGS.length : STANDINGS.length + 1) : place; };
@@ -99,7 +99,7 @@
     const columns = [["Worker", (one) => one.worker], ["State", (one) => one.standing], ["Restarts", (one) => one.starts - 1], ["Step", (one) => one.step], ["Phase", (one) => one.phase],
       ["Phase ended", (one) => one.phase_s], ["Last export", (one) => one.heard_s]];
     return html`<table><${Heading} columns=${columns} rows=${rows} order=${order} onorder=${onorder} /><tbody>${otelRl.sorted(columns, rows, order).map((one) => html`<tr key=${one.worker}>
-      <td><bdi class="cut">${one.worker}</bdi></td><td><${Badge} word=${one.standing} /></td><td>${one.starts - 1 || "–"}</td><td>${one.step ?? "–"}</td><td><bdi class="cut">${one.phase || "–"}</bdi></td>
+      <td>${otelRl.report ? html`<bdi class="cut">${one.worker}</bdi>` : html`<a class="cut" href=${otelRl.logOf(run, one.worker)} title="Its log"><bdi>${one.worker}</bdi></a>`}</td><td><${Badge} word=${one.standing} /></td><td>${one.starts - 1 || "–"}</td><td>${one.step ?? "–"}</td><td><bdi class="cut">${one.phase || "–"}</bdi></td>
       <td>${one.in_phase ? `in it for ${otelRl.duration(one.phase_s)}` : otelRl.ago(one.phase_s)}</td><td>${otelRl.ago(one.heard_s)}</td></tr>`)}</tbody></table>`;
   }
 

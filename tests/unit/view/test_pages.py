@@ -20,7 +20,7 @@ from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.diagnose.history.records import Facts
-from otel_rl.records import ExperimentKey, ExperimentStatus
+from otel_rl.records import ExperimentKey, ExperimentStatus, WorkerFailure
 from otel_rl.run_id import run_id
 from otel_rl.view import pages
 from otel_rl.view.journals import Journals
@@ -488,6 +488,44 @@ def test_without_rollouts_the_page_says_so(tmp_path: Path) -> None:
 # What senders name
 
 
+@pytest.fixture
+def failing(tmp_path: Path) -> Looked:
+    """Three workers, the second of which fails in step 4 of 6, and is back two steps later."""
+    lines = [
+        (f"trainer/{worker}", "stderr", f"{word} {step}")
+        for step in range(1, 7)
+        for worker, word in enumerate(("Loss", "Error", "loss"))
+    ]
+    lost = WorkerFailure("trainer/1", T0 - 2 * S, "MemoryError", step=4, recovery_s=1.9)
+    write_run(tmp_path, LookedAt(steps=6, console=lines, failures=[lost]))
+    return Looked(tmp_path)
+
+
+def test_lines_of_a_worker_are_found_by_their_text_in_any_case_and_in_order(
+    failing: Looked,
+) -> None:
+    found = failing.get(f"runs/{RUN}/log")
+    assert (found["all"], found["workers"]) == (18, ["trainer/0", "trainer/1", "trainer/2"])
+    assert [one[0] for one in found["lines"]] == list(range(18))
+    losses = failing.get(f"runs/{RUN}/log", search="LOSS")["lines"]
+    assert {one[2] for one in losses} == {"trainer/0", "trainer/2"}
+    own = failing.get(f"runs/{RUN}/log", worker="trainer/1", search="or 5")
+    assert [one[2:] for one in own["lines"]] == [["trainer/1", "stderr", "Error 5"]]
+
+
+def test_of_a_moment_the_log_ends_shortly_after_it(failing: Looked) -> None:
+    at = (T0 - 14 * S) / 1e6  # steps take a second, and lines of ten more seconds are shown
+    assert failing.get(f"runs/{RUN}/log", at=str(at))["lines"][-1][4] == "loss 2"
+
+
+def test_events_are_failures_returns_and_where_each_is(failing: Looked) -> None:
+    found = failing.get(f"runs/{RUN}/overview")["events"]
+    told = [(one["kind"], one["step"], one["worker"]) for one in found["listed"]]
+    assert told == [("failure", 4, "trainer/1"), ("restart", 5, "trainer/1")]
+    assert "MemoryError" in found["listed"][0]["words"]
+    assert found["steps"] == [1, 6]
+
+
 def test_names_are_bounded_and_have_no_marks_of_direction(tmp_path: Path) -> None:
     key = ExperimentKey(HOSTILE, HOSTILE)
     sample: dict[str, str | float] = {
@@ -498,7 +536,7 @@ def test_names_are_bounded_and_have_no_marks_of_direction(tmp_path: Path) -> Non
     write_run(tmp_path, LookedAt(key, keys=[HOSTILE], samples=[sample]))
     looked = Looked(tmp_path)
     run = run_id(key.experiment, key.trial)
-    for part in ("overview", "workers", "rollouts", "health", "diagnosis", "timeline"):
+    for part in ("overview", "workers", "rollouts", "log", "health", "diagnosis", "timeline"):
         answer = looked.ask(f"runs/{run}/{part}")
         body = gzip.decompress(answer.body) if answer.encoding else answer.body
         assert answer.status == 200

@@ -512,3 +512,10 @@ def test_what_was_chosen_is_known_after_a_restart_and_bounded() -> None:
     assert explained(bench, range(10, 12)) == {11}
     bench.window.chosen.left_bytes = 1
     assert explained(bench, range(12, 100)) == {14}
+
+
+def test_a_step_of_which_a_part_is_kept_with_its_neighbour_is_not_taken_for_whole() -> None:
+    bench = Bench(spans_horizon_s=600)
+    bench.send([*step(20, late_s=0.2), *step(21)])
+    bench.explain(after_s=20)
+    assert chosen(bench) == {20}
