@@ -27,7 +27,7 @@ from otel_rl.view.journals import Journals
 from otel_rl.view.pages import Answer, Pages, Question
 from otel_rl.view.parts import overview, run_results
 from otel_rl.view.parts.run_results import RunResults
-from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, start_ns, step
+from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, gpu, start_ns, step
 from tests.view_runs import HOSTILE, MEASURED, T0, LookedAt, S, write_run
 
 RUN = run_id("grpo", "1")
@@ -554,7 +554,9 @@ def real(tmp_path: Path) -> Looked:
         life.take(begin(ENDED, rank), now_ns=start_ns(ENDED))
     for number in range(STEPS):
         for rank in range(RANKS):
-            life.take(*step(ENDED, rank, number), now_ns=start_ns(ENDED) + (number + 1) * S)
+            now_ns = start_ns(ENDED) + (number + 1) * S
+            used = gpu(ENDED, rank, 0.5 + rank / 4, now_ns)
+            life.take(*step(ENDED, rank, number), used, now_ns=now_ns)
     end_ns = start_ns(ENDED) + (STEPS + 1) * S
     life.take(*(end(ENDED, rank, end_ns) for rank in range(RANKS)), now_ns=end_ns)
     life.journal.close()
@@ -611,6 +613,9 @@ def test_processes_have_a_standing_and_a_last_phase(real: Looked) -> None:
         ("trainer/0", "ended", "train"),
         ("trainer/1", "ended", "train"),
     ]
+    assert [one["host"] for one in found] == ["host-0", "host-1"]
+    used = [{"name": "gpu0", "model": "", "use": 0.5}], [{"name": "gpu0", "model": "", "use": 0.75}]
+    assert tuple(one["devices"] for one in found) == used
 
 
 def test_processes_of_an_interrupted_run_are_not_called_alive(tmp_path: Path) -> None:
