@@ -137,7 +137,7 @@ def _spans(run: LookedAt, step: int, facts: Facts) -> SpanLog:
 
 def _row(run: LookedAt, number: int, step: int, time_ns: int) -> Row:
     samples = [one for place, one in enumerate(run.samples) if place % run.steps == number]
-    lines = [
+    lines: list[list[Value]] = [
         [place, time_ns, *one]
         for place, one in enumerate(run.console)
         if place * run.steps // len(run.console) == number

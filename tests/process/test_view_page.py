@@ -364,6 +364,34 @@ def test_samples_of_a_step_are_shown_and_the_worst_first(viewed: Viewed) -> None
     assert browser.complaints() == []
 
 
+def test_answers_to_one_prompt_are_one_row_and_stand_side_by_side(viewed: Viewed) -> None:
+    grouped = ExperimentKey("grouped")
+    samples: list[Mapping[str, str | float]] = [
+        {"step": 1, "prompt": f"p{prompt}", "completion": "x" * part, "reward": part / 4 + prompt}
+        for prompt in range(3)
+        for part in range(1, 5)
+    ]
+    samples.append({"step": 2, "prompt": "p0", "completion": "later", "reward": 0.0})
+    write_run(viewed.data / "grouped", LookedAt(grouped, steps=1, samples=samples))
+    browser = viewed.open(grouped, "rollouts")
+    browser.wait("document.querySelector('#bystep').data?.length === 5")
+    browser.do(
+        "[...document.querySelectorAll('button')].find((of) => of.textContent === 'by prompt')"
+        ".click()"
+    )
+    rows = (
+        "[...document.querySelectorAll('#groups tbody tr')].map((of) => of.innerText.split('\\t'))"
+    )
+    browser.wait(f"{rows}.length === 4")
+    told = {(row[0].split()[0], row[1]): row[2:] for row in browser.get(rows)}
+    assert told["p1", "1"] == ["4", "1.625", "0.75", "2", "2.5"]
+    assert told["p0", "2"][0] == "1"
+    browser.do("document.querySelector('#groups [aria-expanded]').click()")
+    browser.wait("document.querySelectorAll('.side .text').length > 0")
+    browser.wait("location.hash.includes('rows=prompt')")
+    assert browser.complaints() == []
+
+
 def test_a_chart_is_saved_as_a_picture_on_white_and_as_values(viewed: Viewed) -> None:
     long = ExperimentKey("saved")
     write_run(viewed.data / "saved", LookedAt(long, steps=1_300, workers=1))

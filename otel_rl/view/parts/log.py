@@ -49,13 +49,8 @@ def log(found: Found, wanted: LogWanted) -> dict[str, Any]:
     """Return the newest lines that match, in order, of those that the journal still has."""
     with found.open() as connection:
         rows = read_tables(connection, found.id)
-    lines = [
-        _Line(*line)
-        for row in reversed(rows)
-        if (table := row.tables.get(CONSOLE)) is not None
-        for line in table.rows
-        if len(line) == len(_Line._fields)
-    ]
+    tables = [row.tables[CONSOLE] for row in rows if CONSOLE in row.tables]
+    lines = [_line(line) for table in tables for line in table.rows]
     matching = sorted(_matching(lines, wanted))
     return {
         "workers": sorted({label(line.worker) for line in lines}, key=in_order)[:_MOST_WORKERS],
@@ -72,6 +67,11 @@ def log(found: Found, wanted: LogWanted) -> dict[str, Any]:
             for line in matching[-_MOST_LINES:]
         ],
     }
+
+
+def _line(cells: Sequence[object]) -> _Line:
+    number, time_ns, *texts = cells
+    return _Line(int(str(number)), int(str(time_ns)), *map(str, texts))
 
 
 def _matching(lines: Sequence[_Line], wanted: LogWanted) -> Iterator[_Line]:

@@ -457,6 +457,17 @@ def test_rollouts_are_ordered_by_reward_and_those_without_come_last(
     assert [sample[place] for sample in found["samples"]] == [*completions, "5b"]
 
 
+def test_rewards_of_a_step_have_their_range_and_the_shares_that_say_nothing(tmp_path: Path) -> None:
+    samples = [
+        {"step": step, "reward": reward}
+        for step, rewards in ((1, [0.0] * 6 + [0.5] * 4), (2, [0.2] * 5 + [1.0] * 5))
+        for reward in rewards
+    ]
+    write_run(tmp_path, LookedAt(samples=[*samples, {"step": 3, "reward": math.nan}]))
+    found = Looked(tmp_path).get(f"runs/{RUN}/rollouts")
+    assert found["by_step"] == [[1, 0.0, 0.0, 0.5, 0.6, 0.0], [2, 0.2, 0.2, 1.0, 0.0, 0.5]]
+
+
 def test_an_unknown_order_is_refused(sampled: Looked) -> None:
     assert sampled.ask(f"runs/{RUN}/rollouts", order="best").status == 400
 
