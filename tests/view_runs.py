@@ -15,6 +15,7 @@ from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFac
 from otel_rl.records import (
     CONSOLE,
     CONSOLE_COLUMNS,
+    Attempt,
     Description,
     ExperimentKey,
     ExperimentStatus,
@@ -68,6 +69,7 @@ class LookedAt:
         has_phases: Whether the times are of a phase; else they are measurements of ``MEASURED``.
         console: Lines of workers, as (worker, stream, text).
         failures: Of workers, in the step of each.
+        attempts: After the first.
         has_spans: Whether the spans of the steps are there.
     """
 
@@ -86,6 +88,7 @@ class LookedAt:
     has_spans: bool = False
     console: Sequence[tuple[str, str, str]] = ()
     failures: Sequence[WorkerFailure] = ()
+    attempts: Sequence[Attempt] = ()
 
 
 def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
@@ -95,7 +98,7 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
         store = RunStore(journal, clock_ns=lambda: now_ns)
         own = [KeySpec(key, key, "trainer", axis="step") for key in run.keys]
         keys = encode_keys([*KEYS, *own])
-        description = Description(status=run.status, config=run.config)
+        description = Description(status=run.status, config=run.config, attempts=run.attempts)
         # In one transaction, for the sake of slow disks.
         store.commit(
             [

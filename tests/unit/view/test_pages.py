@@ -18,9 +18,10 @@ from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.reader import Standing
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.rows.messages import Finding
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.diagnose.history.records import Facts
-from otel_rl.records import ExperimentKey, ExperimentStatus, WorkerFailure
+from otel_rl.records import Attempt, ExperimentKey, ExperimentStatus, WorkerFailure
 from otel_rl.run_id import run_id
 from otel_rl.view import pages
 from otel_rl.view.journals import Journals
@@ -537,6 +538,13 @@ def test_events_are_failures_returns_and_where_each_is(failing: Looked) -> None:
     assert found["steps"] == [1, 6]
 
 
+def test_another_attempt_is_an_event(tmp_path: Path) -> None:
+    again = Attempt(2, first_step=3, first_row=5, since_ns=T0 - S)
+    write_run(tmp_path, LookedAt(steps=6, attempts=[again]))
+    (found,) = Looked(tmp_path).get(f"runs/{RUN}/overview")["events"]["listed"]
+    assert (found["kind"], found["step"]) == ("attempt", 3)
+
+
 def test_names_are_bounded_and_have_no_marks_of_direction(tmp_path: Path) -> None:
     key = ExperimentKey(HOSTILE, HOSTILE)
     sample: dict[str, str | float] = {
@@ -616,6 +624,25 @@ def test_of_chosen_steps_the_spans_stay_when_others_are_forgotten(real: Looked) 
     assert change["before"]["steps"][0]["step"] < 6
     assert change["after"]["steps"][0]["step"] == 7
     assert real.get(f"runs/{ENDED_ID}/change", since="0") == {"before": None, "after": None}
+
+
+def test_a_finding_keeps_the_spans_of_the_step_at_which_the_fault_began(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.take(*(begin(ENDED, rank) for rank in range(RANKS)), now_ns=start_ns(ENDED))
+    for number in range(13):
+        now_ns = start_ns(ENDED) + (number + 1) * S
+        life.take(
+            *(one for rank in range(RANKS) for one in step(ENDED, rank, number)), now_ns=now_ns
+        )
+    cause = {"kind": "straggler", "role": "trainer", "worker": "trainer/1", "since_step": 8}
+    life.processor.add_finding(ENDED, Finding(12, now_ns, "cause", "trainer/1 is slow", [cause]))
+    life.take(gpu(ENDED, 0, 0.5, now_ns), now_ns=now_ns + S)
+    life.journal.close()
+    looked = Looked(tmp_path)
+    forget_recent_spans(looked)
+    change = looked.get(f"runs/{ENDED_ID}/change", since="8")
+    assert change["after"]["steps"][0]["step"] == 8  # which no rule had chosen before
+    assert change["before"]["steps"][0]["step"] < 8
 
 
 def test_processes_have_a_standing_and_a_last_phase(real: Looked) -> None:
