@@ -5,7 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -580,6 +580,30 @@ def test_a_report_says_of_when_it_is(viewed: Viewed) -> None:
     assert " ago" not in viewed.browser.get("document.querySelector('.facts').textContent")
     viewed.browser.wait("document.querySelector('[data-evidence=workers]')?.data?.length === 4")
     assert viewed.browser.complaints() == []
+
+
+def test_a_report_has_the_steps_of_the_fault_the_settings_and_the_log(
+    viewed: Viewed, tmp_path: Path
+) -> None:
+    console = [("trainer/1", "stderr", "CUDA error"), ("trainer/2", "stdout", "slow today")]
+    slow = LookedAt(steps=60, slow=2, slow_from=31, has_spans=True, config={"lr": 0.5})
+    write_run(tmp_path, replace(slow, console=console))
+    pages = Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0 + S)
+    path = tmp_path / "report.html"
+    path.write_text(report_html(pages, run_id(GRPO.experiment, GRPO.trial)), encoding="utf-8")
+    browser = viewed.browser
+    browser.open(path.as_uri(), "overview")
+    changes = "[...document.querySelectorAll('[data-change]')]"
+    browser.wait(f"{changes}.filter((one) => one.data).length === 2")
+    headings = browser.get("[...document.querySelectorAll('.change h3')].map((of) => of.innerText)")
+    assert "step 31" in headings[1]
+    assert "lr" in browser.get("document.querySelector('#provenance').textContent")
+    browser.press("5")
+    browser.wait("document.body.dataset.ready === 'log'")
+    lines = browser.get("document.querySelector('#lines').innerText")
+    assert "CUDA error" in lines
+    assert "slow today" in lines
+    assert browser.complaints() == []
 
 
 def test_a_run_beyond_the_list_is_found_by_its_name(viewed: Viewed) -> None:

@@ -49,6 +49,7 @@
     return html`
       <${Verdict} run=${run} tick=${tick} diagnosis=${diagnosis} />
       <${Goodput} found=${overview.goodput} />
+      ${otelRl.report ? html`<${Provenance} run=${run} />` : null}
       <${otelRl.Events} run=${run} found=${overview.events} causes=${diagnosis?.causes ?? []} x=${common.x} range=${common.zoom} />
       <div class="row controls tools"><span class="grow"></span>
         ${otelRl.report ? null : html`<${Select} label="x" options=${axes} chosen=${x} onchoose=${(next) => { setZoom(""); setX(next); }} />`}
@@ -134,6 +135,14 @@
       <div class="row"><b>${words.split(":")[0]}</b><span class="grow"></span>${kinds.map((kind) => html`<span key=${kind} class="part"><i class=${kind}></i>${kind} ${duration(spent[""][`${kind}_s`])}</span>`)}</div>
       ${Object.entries(spent).filter(([, of]) => all(of) > 0).map(([role, of]) => [html`<span><bdi class="cut">${role || "run"}</bdi></span>`, html`<span class="bars">${kinds.map((kind) =>
         html`<i class=${kind} style=${`width:${percent(of, kind)}%`} title=${`${role || "run"}: ${kind} ${duration(of[`${kind}_s`])}, ${Math.round(percent(of, kind))} %`}></i>`)}</span>`])}</div>`;
+  }
+
+  // Of a run that is sent to others: what was run, with which settings. The page has it on Health.
+  function Provenance({ run }) {
+    const { found } = useAnswer(`runs/${run}/environment`, {}, 0);
+    const known = Object.entries(found ?? {}).filter(([, value]) => value);
+    if (!known.length) return null;
+    return html`<details class="card" id="provenance" open=${known.length <= 12}><summary>What was run</summary><table><tbody>${known.map(([key, value]) => html`<tr key=${key}><td>${key}</td><td class="text">${value}</td></tr>`)}</tbody></table></details>`;
   }
 
   function Verdict({ run, tick, diagnosis }) {
