@@ -1,6 +1,6 @@
 "use strict";
 {
-  const { html, Select, useAnswer, useDelayed, useEffect, useLayoutEffect, useParam, useRef, useState } = otelRl;
+  const { html, Select, useAnswer, useDelayed, useEffect, useLayoutEffect, useParam, useRef } = otelRl;
   // What a mark of the strip says, in the order of its rows. The charts have the first two as lines.
   const KINDS = { failure: ["a worker failed", "--bad"], cause: ["a cause began", "--warn"], restart: ["a worker is back", "--good"], attempt: ["another attempt", "--accent"] };
 
@@ -63,14 +63,10 @@
 
   // Shows the end, or the line of a moment. Who has scrolled up or selected text reads on; what came since then is counted.
   function useAtEnd(box, answer, at) {
-    const [held, setHeld] = useState(null);
-    const isEnd = useRef(true);
+    const isEnd = useRef(true), shown = useRef(null);
     const last = (found) => found.lines.at(-1)?.[0] ?? -1;
     const isSelected = () => { const chosen = getSelection(); return !chosen.isCollapsed && Boolean(box.current?.contains(chosen.anchorNode)); };
-    const newest = answer.found;
-    const isHeld = held && newest && held.url === answer.url && last(newest) > last(held.found) && (!isEnd.current || isSelected());
-    const found = isHeld ? held.found : newest;
-    useEffect(() => { if (found && held?.found !== found) setHeld({ url: answer.url, found }); }, [found]);
+    const [found, newer, showNewest] = otelRl.useHeld(answer, () => !isEnd.current || isSelected(), (held, newest) => last(newest) - last(held));
     useEffect(() => {
       const of = box.current;
       const note = () => { isEnd.current = of.scrollTop + of.clientHeight > of.scrollHeight - 30; };
@@ -79,12 +75,13 @@
     }, [Boolean(found?.lines.length)]);
     useLayoutEffect(() => {
       const of = box.current;
-      if (!of || isHeld) return;
+      if (!of || newer) return;
       const near = at ? of.querySelector(".near") : null;
       if (near) of.scrollTop = near.offsetTop - of.clientHeight / 2;
-      else if (isEnd.current || held?.url !== answer.url) of.scrollTop = of.scrollHeight;
+      else if (isEnd.current || shown.current !== answer.url) of.scrollTop = of.scrollHeight;
+      shown.current = answer.url;
     }, [found, at]);
-    const show = () => { isEnd.current = true; getSelection().removeAllRanges(); setHeld({ url: answer.url, found: newest }); };
-    return [found, isHeld ? last(newest) - last(held.found) : 0, show];
+    const show = () => { isEnd.current = true; getSelection().removeAllRanges(); showNewest(); };
+    return [found, newer, show];
   }
 }

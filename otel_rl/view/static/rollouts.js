@@ -99,7 +99,6 @@
   // then is counted.
   function useReading(answer) {
     const root = useRef(null);
-    const [held, setHeld] = useState(null);
     const isReading = useRef(false);
     useEffect(() => {
       const note = (event) => { if (root.current?.contains(event.target) && !event.target.closest?.(".newer")) isReading.current = true; };
@@ -110,15 +109,12 @@
       addEventListener("scroll", scrolled, { passive: true });
       return () => { for (const kind of kinds) document.removeEventListener(kind, note); document.removeEventListener("selectionchange", scrolled.selected); removeEventListener("scroll", scrolled); };
     }, []);
-    const newest = answer.found;
-    const isSame = held && held.url === answer.url;
-    const first = isSame && JSON.stringify(held.found.samples[0]);
-    const place = isSame && newest ? newest.samples.findIndex((sample) => JSON.stringify(sample) === first) : 0;
-    const count = !isSame || !newest ? 0 : Math.max(place < 0 ? newest.samples.length : place, newest.all - held.found.all);
-    const isHeld = isSame && isReading.current && count > 0;
-    const found = isHeld ? held.found : newest;
-    useEffect(() => { if (found && (!held || held.found !== found)) setHeld({ url: answer.url, found }); }, [found]);
-    const show = () => { isReading.current = false; setHeld({ url: answer.url, found: newest }); window.scrollTo(0, 0); };
-    return [root, found, isHeld ? count : 0, show];
+    const [found, newer, showNewest] = otelRl.useHeld(answer, () => isReading.current, (held, newest) => {
+      const first = JSON.stringify(held.samples[0]);
+      const place = newest.samples.findIndex((sample) => JSON.stringify(sample) === first);
+      return Math.max(place < 0 ? newest.samples.length : place, newest.all - held.all);
+    });
+    const show = () => { isReading.current = false; showNewest(); window.scrollTo(0, 0); };
+    return [root, found, newer, show];
   }
 }

@@ -15,7 +15,11 @@
     const query = last !== null ? { last, first: last - count + 1 } : {};
     const answer = useAnswer(`runs/${run}/timeline`, query, last === null ? tick : 0);
     const diagnosis = useAnswer(`runs/${run}/diagnosis`, {}, 0).found;
-    const [found, newer, show, touch] = useHeld(answer, last === null);
+    // The newest steps stay as they are once somebody has touched them.
+    const isReading = useRef(false);
+    const touch = () => { isReading.current = true; };
+    const [found, newer, showNewest] = otelRl.useHeld(answer, () => last === null && isReading.current, (held, newest) => (newest.steps.at(-1)?.step ?? 0) - (held.steps.at(-1)?.step ?? 0));
+    const show = () => { isReading.current = false; showNewest(); };
     const [picked, setPicked] = useState(null);
     useEffect(() => { setPicked(null); }, [found && `${found.start_ms} ${found.spans?.length}`]);
     useEffect(() => { if (answer.found || answer.error) onready("timeline"); }, [Boolean(answer.found || answer.error)]);
@@ -65,18 +69,6 @@
       <p class="quiet">The journal has spans of steps ${inWords(known)}. Red: the critical path, which determines how long the step takes. From a wait it goes on to the awaited work where links, phases or simultaneous ends show it; else it stays on the waiting worker.${leftOut ? ` ${leftOut} short spans are not drawn.` : ""}${(found.clocks ?? []).map(({ host, seconds }) => ` The clock of ${host} was ${otelRl.duration(Math.abs(seconds))} ${seconds > 0 ? "ahead" : "behind"}, which is corrected.`).join("")}</p>
       <div class="card" id="span" aria-live="polite">${picked === null || !shown.spans[picked] ? html`<span class="quiet">Click a span, or press Enter on one, to see what it used and what used it. Drag to zoom, double-click to see all.</span>` : html`<${Details} shown=${shown} place=${picked} url=${found.trace_url} />`}</div></div>`;
   };
-
-  // The newest steps stay as they are once somebody has touched them.
-  function useHeld(answer, isNewest) {
-    const [held, setHeld] = useState(null);
-    const isReading = useRef(false);
-    const newest = answer.found;
-    const isHeld = isNewest && isReading.current && held?.url === answer.url && newest?.steps.length && held.found.steps.length && newest.steps.at(-1).step !== held.found.steps.at(-1).step;
-    const found = isHeld ? held.found : newest;
-    useEffect(() => { if (found && held?.found !== found) setHeld({ url: answer.url, found }); }, [found]);
-    const show = () => { isReading.current = false; setHeld({ url: answer.url, found: newest }); };
-    return [found, isHeld ? newest.steps.at(-1).step - held.found.steps.at(-1).step : 0, show, () => { isReading.current = true; }];
-  }
 
   const inWords = (known) => known.map(([first, last]) => (first === last ? first : `${first} to ${last}`)).join(", ");
 
