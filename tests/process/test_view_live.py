@@ -90,6 +90,7 @@ def test_drawn_charts_outlive_their_server_and_go_on_with_the_next(
         with served(data, port):
             browser.wait(f"{BANNER} === ''")
             run.grow(4)
+            browser.do(f"{DRAWN}[0].scrollIntoView()")  # the evidence of a cause is above it
             browser.wait(f"{DRAWN}.some((one) => one.data[0].x.at(-1) >= 8)")
             assert browser.get("document.querySelectorAll('.failure').length") == 0
             assert set(before) <= set(browser.get(f"{DRAWN}.map((one) => one.dataset.panel)"))
