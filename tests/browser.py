@@ -12,6 +12,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
 
 __all__ = ["Browser"]
 
@@ -93,6 +94,10 @@ class Browser:
         """Type keys, wherever the focus is."""
         ActionChains(self._driver).send_keys(keys).perform()
 
+    def click(self, selector: str) -> None:
+        """Click an element where it is seen."""
+        self._driver.find_element(By.CSS_SELECTOR, selector).click()
+
     def wait(self, expression: str) -> None:
         """Wait until an expression is true."""
         deadline = time.monotonic() + _DEADLINE_S
@@ -103,6 +108,14 @@ class Browser:
     def resize(self, width: int, height: int) -> None:
         """Change the size of the window, in pixels."""
         self._driver.set_window_size(width, height)
+
+    def as_phone(self, width: int) -> None:
+        """Show pages as a phone does, narrower than any window; 0 for the window again."""
+        if width:
+            metrics = {"width": width, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+            self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        else:
+            self._driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
     def screenshot(self, path: Path) -> None:
         """Write a picture of the window as PNG."""

@@ -17,6 +17,7 @@ from otel_rl.records import (
     CONSOLE_COLUMNS,
     Attempt,
     Description,
+    Device,
     ExperimentKey,
     ExperimentStatus,
     KeySpec,
@@ -62,10 +63,14 @@ class LookedAt:
         slow_from: First step in which it does.
         slow_step: Step in which all take four times as long; None for none.
         keys: Further keys, each with a value in each step.
+        named: Further keys, with the names that the program gives them.
         samples: Rollouts, as fields.
         status: Of the run.
         diverges_at: Step from which reward and loss are NaN; None for none.
         config: Settings of the program.
+        tags: Of the run.
+        machines: Of its trainers, each with one GPU.
+        level: Added to its reward.
         has_phases: Whether the times are of a phase; else they are measurements of ``MEASURED``.
         console: Lines of workers, as (worker, stream, text).
         failures: Of workers, in the step of each.
@@ -80,10 +85,14 @@ class LookedAt:
     slow_from: int = 0
     slow_step: int | None = None
     keys: Sequence[str] = ()
+    named: Mapping[str, str] = field(default_factory=dict)
     samples: Sequence[Mapping[str, str | float]] = ()
     status: ExperimentStatus = ExperimentStatus.COMPLETE
     diverges_at: int | None = None
     config: Mapping[str, Value] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    machines: Sequence[str] = ()
+    level: float = 0.0
     has_phases: bool = True
     has_spans: bool = False
     console: Sequence[tuple[str, str, str]] = ()
@@ -97,8 +106,22 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
     try:
         store = RunStore(journal, clock_ns=lambda: now_ns)
         own = [KeySpec(key, key, "trainer", axis="step") for key in run.keys]
+        own += [
+            KeySpec(key, name, key.partition("/")[0], axis="step", own_name=name)
+            for key, name in run.named.items()
+        ]
         keys = encode_keys([*KEYS, *own])
-        description = Description(status=run.status, config=run.config, attempts=run.attempts)
+        description = Description(
+            status=run.status,
+            config=run.config,
+            tags=run.tags,
+            attempts=run.attempts,
+            hosts={host: ["trainer"] for host in run.machines},
+            devices={
+                f"gpu/{host}/gpu0": Device(host, host, "gpu0", model="", workers=())
+                for host in run.machines
+            },
+        )
         # In one transaction, for the sake of slow disks.
         store.commit(
             [
@@ -164,10 +187,10 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
         ]
         lost = math.nan if run.diverges_at and step >= run.diverges_at else 0.0
         values = {
-            REWARD.key: 1 - 1 / step + lost,
+            REWARD.key: 1 - 1 / step + run.level + lost,
             LOSS.key: 1 / step + lost,
             STEP.key: max(seconds),
-            **{key: noise.random() for key in run.keys},
+            **{key: noise.random() + lost for key in (*run.keys, *run.named)},
         }
         slowest = seconds.index(max(seconds))
         path = ("trainer", "train", f"trainer/{slowest}", max(seconds))
@@ -178,7 +201,10 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
                 step,
                 rows=[RowFacts(step, time_ns, values)],
                 steps=[StepFacts(step, time_ns, [path], [path], [], f"{step:032x}")],
-                workers={} if run.has_phases else _measured(step, seconds),
+                workers={
+                    **({} if run.has_phases else _measured(step, seconds)),
+                    **{key: [_of_one(step, values[key])] for key in run.named},
+                },
                 spans=[
                     SpanFacts(
                         *(step, "trainer", "train", f"trainer/{worker}"),
@@ -199,6 +225,11 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
 
 def _is_slow(run: LookedAt, worker: int, step: int) -> bool:
     return (worker == run.slow and step >= run.slow_from) or step == run.slow_step
+
+
+def _of_one(step: int, value: float) -> WorkerFacts:
+    odd = not math.isfinite(value)
+    return WorkerFacts("trainer/0", step, int(not odd), 0.0 if odd else value, int(odd))
 
 
 def _measured(step: int, seconds: Sequence[float]) -> dict[str, list[WorkerFacts]]:

@@ -36,7 +36,7 @@ _EXTRAS = (
 _TRACKERS = {name: name for name in ("wandb", "mlflow", "trackio", "tensorboard")}
 _COMMANDS = {
     "view": ("report", "--output", "run.html"),
-    "demo": ("demo", "--steps", "2", "--colocated", "--tracker", "jsonl"),
+    "demo": ("demo", "--steps", "2", "--no-kill", "--tracker", "jsonl"),
     "all": ("report", "--output", "run.html"),
 }
 _MODULES = {

@@ -19,9 +19,9 @@ from pydantic import (
     field_validator,
 )
 
-from otel_rl.bridge.delivery.selection import KeyNames
 from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
+from otel_rl.bridge.key_names import KeyNames
 from otel_rl.bridge.receive.limits import ReceiveSettings
 from otel_rl.bridge.receive.tls import TlsSettings
 from otel_rl.bridge.receive.tokens import AuthSettings

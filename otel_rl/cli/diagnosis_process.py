@@ -26,13 +26,12 @@ from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.reader import looking
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.places import with_places
 from otel_rl.diagnose.report_json import run_as_json
 from otel_rl.errors import JournalUnavailable, OtelRLError
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from otel_rl.view.journals import Journals
-from otel_rl.view.worker_places import places_of
+from otel_rl.view.worker_places import completed
 
 __all__ = ["main"]
 
@@ -84,10 +83,10 @@ class _Answers:
             history = looked.history
             silent_s = max(0.0, time.time() - history.newest_ns / 1e9)
             report = diagnose(history, silent_s=silent_s)
-            if any(cause.worker for cause in report.causes):
+            if report.causes or report.symptoms or report.changes:
                 found = journals.run(run_id(experiment, trial))
                 if found is not None:
-                    report = with_places(report, places_of(found, report))
+                    report = completed(found, report)
         except OtelRLError as exc:  # the bridge reports it
             return orjson.dumps(
                 {"error": str(exc), "is_unavailable": isinstance(exc, JournalUnavailable)}

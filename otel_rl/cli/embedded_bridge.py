@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings, Readers, TrackerSettings
@@ -28,7 +27,6 @@ from otel_rl.run_id import run_id
 from otel_rl.setting_types import OFF
 
 __all__ = [
-    "W_AND_B_IS_OFF",
     "Embedded",
     "auth_of",
     "check_embedded",
@@ -39,8 +37,6 @@ __all__ = [
     "tracker_of_a_program",
     "without_disabled",
 ]
-
-W_AND_B_IS_OFF: Final = "W&B is disabled (WANDB_MODE): it gets no run"
 
 
 def embedded_defaults(names: RunNames) -> dict[str, object]:
@@ -56,7 +52,11 @@ def embedded_defaults(names: RunNames) -> dict[str, object]:
 
 
 def without_disabled(settings: BridgeSettings) -> BridgeSettings | None:
-    """Return the settings without the tracker wandb where it is disabled; None if none is left."""
+    """Return the settings without W&B where that is disabled, and say so.
+
+    Returns:
+        None if W&B is the only tracker.
+    """
     tracker = settings.tracker
     names = tracker.trackers
     mode = tracker.options_of("wandb").get("mode", "auto")
@@ -70,6 +70,7 @@ def without_disabled(settings: BridgeSettings) -> BridgeSettings | None:
         for name in others
         for option, value in tracker.options_of(name).items()
     }
+    say("W&B is disabled (WANDB_MODE): it gets no run")
     update = {"name": ",".join(others), "options": options}
     return settings.model_copy(update={"tracker": tracker.model_copy(update=update)})
 
@@ -205,10 +206,6 @@ class Embedded:
         self.bridge = (
             self._start(settings) if is_named else self._start_in_own_directory(settings, names)
         )
-
-    def began(self, process_id: int) -> None:
-        """Tell the bridge which process the command is."""
-        self.bridge.began(process_id)
 
     def _start_in_own_directory(self, settings: BridgeSettings, names: RunNames) -> Bridge:
         for free in names.alternatives():

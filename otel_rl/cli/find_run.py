@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.interface import Connection, Journal
+from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.places import names_there_are
 from otel_rl.bridge.journal.reader import (
     RunOverview,
@@ -35,7 +35,6 @@ __all__ = [
     "add_run",
     "directory_named",
     "matching",
-    "shared_journal",
     "steps",
     "take_directory",
 ]
@@ -229,17 +228,6 @@ def _of_journal(
 
 def _by_activity(found: Iterable[FoundRun]) -> Sequence[FoundRun]:
     return sorted(found, key=lambda one: (-one.overview.changed_ns, str(one.key)))
-
-
-@contextlib.contextmanager
-def shared_journal(settings: BridgeSettings) -> Iterator[Journal]:
-    """Open the database of ``journal.url`` for the length of the context.
-
-    Raises:
-        OtelRLError: The database cannot be used.
-    """
-    with contextlib.closing(settings.journal_place.open()) as journal:
-        yield journal
 
 
 # Directories in place of runs

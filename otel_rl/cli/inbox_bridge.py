@@ -18,7 +18,6 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.places import Beside
 from otel_rl.bridge.receive.inbox_reader import InboxReader
 from otel_rl.cli.embedded_bridge import (
-    W_AND_B_IS_OFF,
     auth_of,
     check_embedded,
     renamed,
@@ -174,8 +173,6 @@ def _serve(arguments: argparse.Namespace, inbox: Path) -> int:
     if enabled is None:
         say("W&B is disabled (WANDB_MODE), and is the only tracker: the run is kept, but not shown")
         enabled = settings
-    elif enabled is not settings:
-        say(W_AND_B_IS_OFF)
     settings = enabled.model_copy(update={"tracker": tracker_of_a_program(enabled.tracker)})
     with end_requests() as requests:
         bridge = started(settings, token=token, **of_inboxes(settings, [inbox]))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
-from otel_rl.bridge.delivery.selection import KeyNames
 from otel_rl.bridge.delivery.wandb.account import OWN_RUN
+from otel_rl.bridge.key_names import KeyNames
 from otel_rl.semconv.spec import Tier
 from otel_rl.setting_types import OFF, Address, address_of
 

@@ -21,7 +21,7 @@ from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.replay.replay import ReadOnlyJournal, Replay, Replayed, StoredRun
 from otel_rl.bridge.stages import delivery_settings
-from otel_rl.cli.find_run import FoundRun, shared_journal
+from otel_rl.cli.find_run import FoundRun
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError
 from otel_rl.plurals import many
@@ -88,7 +88,7 @@ def of_journal(found: FoundRun, settings: BridgeSettings) -> ReplaySource:
         if found.directory is not None:
             store = RunStore(ReadOnlyJournal(found.directory))
         else:
-            store = RunStore(stack.enter_context(shared_journal(settings)))
+            store = RunStore(stack.enter_context(contextlib.closing(settings.journal_place.open())))
         return StoredRun(store, found.key)
 
     of = found.overview

@@ -96,7 +96,7 @@ class _Held(Protocol):
 
 
 def _held(directory: Path, settings: BridgeSettings, *, is_alone: bool) -> _Held:
-    """Keep bridges from a data directory. Of one with other runs, return its journal.
+    """Lock a data directory against bridges; if it has other runs, by opening its journal.
 
     Raises:
         JournalLocked: A bridge uses it.

@@ -6,8 +6,7 @@ A transformer with random weights learns to reverse digits from rewards alone. T
 three generator replicas, two reward workers, a replay buffer, a weight store and an orchestrator
 are separate processes; weights are pushed and pulled, samples are stale, a replica is killed
 half-way. Each process reports its own metrics. The generators use only OpenTelemetry's API, the
-others `otel_rl`; `otel-rl demo` adds a bridge. In the variant `colocated`, two processes take
-turns.
+others `otel_rl`; `otel-rl demo` adds a bridge.
 
 Of the metrics in the registry, the demo cannot measure these, and reports none of them:
 
@@ -24,8 +23,8 @@ Of the metrics in the registry, the demo cannot measure these, and reports none 
 * ``rl.loss.type``, ``rl.staleness.part``: only totals are reported.
 """
 
-from otel_rl.demo.launch import COLOCATED, ORCHESTRATOR, run
+from otel_rl.demo.launch import run
 from otel_rl.demo.result import DemoResult
 from otel_rl.demo.settings import DemoSettings
 
-__all__ = ["COLOCATED", "ORCHESTRATOR", "DemoResult", "DemoSettings", "run"]
+__all__ = ["DemoResult", "DemoSettings", "run"]

@@ -1,6 +1,8 @@
 """Completes many prompts in parallel: one prefill each, then one token for all per step.
 
-The next token of each sequence is sampled with its own temperature and top-p.
+The next token of each sequence is sampled with its own temperature and top-p. Keys and values are
+computed once per token. The samples of a job share those of their prompt, so that it is computed
+once, whatever their number.
 """
 
 import time
@@ -11,10 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from otel_rl.demo.kv_cache import KvCache, NoFreeBlock, Sequences
-from otel_rl.demo.transformer import Floats, Parameters, softmax
+from otel_rl.demo.transformer import Block, Floats, Parameters, Shape, rms_norm, softmax
 
-__all__ = ["Choice", "DecodeBatch", "Job", "Pace", "choose"]
+__all__ = ["CacheFull", "Choice", "DecodeBatch", "Job", "KvCache", "Pace", "choose"]
+
+Pace = Callable[[], AbstractContextManager[None]]
+"""Makes a context around a computation."""
+
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +32,7 @@ class Choice:
         log_probabilities: Under the policy itself (temperature 1, no top-p), as GRPO's ratio needs.
     """
 
-    tokens: npt.NDArray[np.int64]
+    tokens: Rows
     log_probabilities: Floats
 
 
@@ -54,10 +60,102 @@ def choose(logits: Floats, temperature: Floats, top_p: Floats, rng: np.random.Ge
     return Choice(tokens, np.log(softmax(logits)[rows, tokens] + 1e-20))
 
 
-Pace = Callable[[], AbstractContextManager[None]]
-"""Makes a context around a computation."""
+class CacheFull(Exception):
+    """No block is free: admit fewer sequences."""
 
-Rows = npt.NDArray[np.int64]
+
+class KvCache:
+    """Room for the keys and values of a limited number of tokens, in blocks of a few. One thread.
+
+    Attributes:
+        block_tokens: Tokens per block.
+        used_tokens: In blocks that running sequences hold.
+        queried_tokens: Prompt tokens of all samples so far.
+        hit_tokens: Those of them that another sample of the job had computed.
+    """
+
+    def __init__(self, *, limit_tokens: int, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self.used_tokens = 0
+        self.queried_tokens = 0
+        self.hit_tokens = 0
+        self._blocks = limit_tokens // block_tokens
+
+    @property
+    def limit_tokens(self) -> int:
+        """Capacity in tokens."""
+        return self._blocks * self.block_tokens
+
+    def blocks_for(self, tokens: int) -> int:
+        """Return the number of blocks that hold so many tokens."""
+        return -(-tokens // self.block_tokens)
+
+    def has_room(self, blocks: int) -> bool:
+        """Report whether so many blocks are free."""
+        return self.used_tokens + blocks * self.block_tokens <= self.limit_tokens
+
+    def take(self, blocks: int) -> None:
+        """Hold blocks, a negative number of them to give some back.
+
+        Raises:
+            CacheFull: So many are not free.
+        """
+        if not self.has_room(blocks):
+            raise CacheFull
+        self.used_tokens += blocks * self.block_tokens
+
+    def shrink(self, blocks: int) -> None:
+        """Remove blocks. No sequence may be running."""
+        self._blocks -= blocks
+
+
+class _KeysValues:
+    """Keys and values of some rows, each (layers, rows, length, heads, head width)."""
+
+    def __init__(self, shape: Shape, *, rows: int, length: int) -> None:
+        room = (shape.layers, rows, length, shape.heads, shape.head_width)
+        self.keys = np.zeros(room, np.float32)
+        self.values = np.zeros(room, np.float32)
+
+    def extend(self, parameters: Parameters, rows: Rows, tokens: Rows, start: Rows) -> Floats:
+        """Run new tokens of some rows, and keep their keys and values.
+
+        Args:
+            parameters: The policy; the same one that computed what the rows have so far.
+            rows: (n,) which rows.
+            tokens: (n, new) token ids.
+            start: (n,) number of tokens that each of the rows has.
+
+        Returns:
+            Logits after the last new token, (n, vocabulary).
+        """
+        places = start[:, None] + np.arange(tokens.shape[1])
+        stream = parameters.tokens[tokens] + parameters.positions[places]
+        for layer, block in enumerate(parameters.blocks):
+            stream = self._attend(layer, block, stream, rows, places)
+            mlp_input, _ = rms_norm(stream, block.mlp_gain)
+            stream = stream + np.maximum(mlp_input @ block.mlp_in, 0) @ block.mlp_out
+        final_input, _ = rms_norm(stream[:, -1], parameters.final_gain)
+        logits: Floats = final_input @ parameters.head
+        return logits
+
+    def _attend(self, layer: int, block: Block, stream: Floats, rows: Rows, places: Rows) -> Floats:
+        n, new, width = stream.shape
+        heads, head_width = self.keys.shape[3:]
+        attention_input, _ = rms_norm(stream, block.attention_gain)
+        projected = (attention_input @ block.query_key_value).reshape(n, new, 3, heads, head_width)
+        self.keys[layer, rows[:, None], places] = projected[:, :, 1]
+        self.values[layer, rows[:, None], places] = projected[:, :, 2]
+        length = int(places.max()) + 1
+        queries = projected[:, :, 0].transpose(0, 2, 1, 3)
+        keys = self.keys[layer, rows, :length].transpose(0, 2, 3, 1)
+        values = self.values[layer, rows, :length].transpose(0, 2, 1, 3)
+        scores = queries @ keys * head_width**-0.5
+        visible = np.arange(length) <= places[:, :, None]
+        scores = np.where(visible[:, None], scores, scores.dtype.type(-1e9))
+        mixed = (softmax(scores) @ values).transpose(0, 2, 1, 3).reshape(n, new, width)
+        left: Floats = stream + mixed @ block.attention_out
+        return left
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +177,38 @@ class Job:
     top_p: float
 
     def fits(self, cache: KvCache) -> bool:
-        """Report whether the cache has room for the prompt of all samples."""
-        return Sequences.fits(cache, self.prompt, rows=self.samples)
+        """Report whether the cache has room for the prompt now. Later it may not."""
+        return cache.has_room(self.blocks(cache, len(self.prompt)))
+
+    def shared_blocks(self, cache: KvCache) -> int:
+        """Return the number of full blocks of the prompt, which all samples share."""
+        return (len(self.prompt) - 1) // cache.block_tokens
+
+    def blocks(self, cache: KvCache, tokens: int) -> int:
+        """Return the number of blocks that all samples need for so many tokens each."""
+        shared = self.shared_blocks(cache)
+        return shared + self.samples * (cache.blocks_for(tokens) - shared)
 
 
 @dataclass(slots=True)
-class _Row:
-    tokens: list[int] = field(default_factory=list)
-    log_probabilities: list[float] = field(default_factory=list)
+class _Running:
+    """Job in a batch.
+
+    Attributes:
+        job: The job.
+        prefix: Keys and values of its prompt, in one row.
+        logits: After the prompt, (1, vocabulary).
+        held: Blocks of the cache.
+        row_blocks: Blocks of each sample that goes on, with the shared ones.
+    """
+
+    job: Job
+    prefix: _KeysValues
+    logits: Floats
+    held: int
+    row_blocks: int
+    tokens: list[list[int]] = field(default_factory=list)
+    log_probabilities: list[list[float]] = field(default_factory=list)
 
 
 class DecodeBatch:
@@ -97,7 +219,6 @@ class DecodeBatch:
 
     Attributes:
         first_token_s: ``time.perf_counter()`` after the first tokens.
-        tokens: Generated so far.
         preempted: Indices of the preempted jobs.
     """
 
@@ -105,22 +226,38 @@ class DecodeBatch:
         self, cache: KvCache, parameters: Parameters, end: int, rng: np.random.Generator
     ) -> None:
         self.first_token_s = 0.0
-        self.tokens = 0
         self.preempted: set[int] = set()
         self._cache = cache
         self._parameters = parameters
         self._end = end
         self._rng = rng
-        self._jobs: list[Job] = []
-        self._rows: list[_Row] = []
-        self._sequences: list[Sequences] = []
+        self._running: list[_Running] = []
 
     def add(self, job: Job) -> None:
-        """Reserve the job's room and compute its prompt."""
-        self._jobs.append(job)
-        room = len(job.prompt) + job.max_tokens
-        self._sequences.append(Sequences(self._cache, job.prompt, rows=job.samples, room=room))
-        self._sequences[-1].prefill(self._parameters)
+        """Reserve the room of the prompt and compute it.
+
+        Raises:
+            CacheFull: The cache has no room; check ``fits`` first.
+        """
+        cache, length = self._cache, len(job.prompt)
+        held = job.blocks(cache, length)
+        cache.take(held)
+        cache.queried_tokens += job.samples * length
+        cache.hit_tokens += (job.samples - 1) * length
+        prefix = _KeysValues(self._parameters.shape, rows=1, length=length)
+        tokens = np.array([job.prompt], np.int64)
+        logits = prefix.extend(self._parameters, _zeros(1), tokens, _zeros(1))
+        self._running.append(
+            _Running(
+                job,
+                prefix,
+                logits,
+                held,
+                cache.blocks_for(length),
+                [[] for _ in range(job.samples)],
+                [[] for _ in range(job.samples)],
+            )
+        )
 
     def run(self, pace: Pace = nullcontext) -> None:
         """Sample until every completion has ended or reached its limit.
@@ -128,48 +265,69 @@ class DecodeBatch:
         Args:
             pace: Makes a context around the computation of each token.
         """
-        logits = np.concatenate([each.logits for each in self._sequences])
-        slots = _stack([each.slots() for each in self._sequences])
-        of_job = self._per_row(range(len(self._jobs))).astype(np.int64)
-        length = self._per_row([len(job.prompt) for job in self._jobs]).astype(np.int64)
-        limit = self._per_row([job.max_tokens for job in self._jobs])
-        temperature = self._per_row([job.temperature for job in self._jobs]).astype(np.float32)
-        top_p = self._per_row([job.top_p for job in self._jobs]).astype(np.float32)
-        self._rows = [_Row() for _ in slots]
-        alive = np.arange(len(slots))
+        kept = self._prompts()
+        logits = np.concatenate(
+            [np.repeat(one.logits, one.job.samples, axis=0) for one in self._running]
+        )
+        jobs = [one.job for one in self._running]
+        of_job = self._per_row(range(len(jobs))).astype(np.int64)
+        sample = np.concatenate([np.arange(job.samples) for job in jobs])
+        length = self._per_row([len(job.prompt) for job in jobs]).astype(np.int64)
+        limit = self._per_row([job.max_tokens for job in jobs])
+        temperature = self._per_row([job.temperature for job in jobs]).astype(np.float32)
+        top_p = self._per_row([job.top_p for job in jobs]).astype(np.float32)
+        alive = np.arange(len(of_job))
         made = 0
         while True:
             choice = choose(logits, temperature[alive], top_p[alive], self._rng)
             made += 1
-            self._keep(alive, choice)
             if made == 1:
                 self.first_token_s = time.perf_counter()
+            for row, token, log_probability in zip(
+                alive.tolist(), choice.tokens, choice.log_probabilities, strict=True
+            ):
+                one = self._running[of_job[row]]
+                one.tokens[sample[row]].append(int(token))
+                one.log_probabilities[sample[row]].append(float(log_probability))
             going = (choice.tokens != self._end) & (made < limit[alive])
-            last = np.zeros(len(slots), np.int64)
+            last = _zeros(len(of_job))
             last[alive] = choice.tokens
-            alive, changed = self._make_room(alive[going], of_job, made)
+            alive = self._make_room(alive[going], of_job, made)
             if not len(alive):
                 return
-            if changed:
-                slots = _stack([each.slots() for each in self._sequences])
             with pace():
-                logits = self._cache.extend(
-                    self._parameters,
-                    last[alive][:, None],
-                    length[alive] + made - 1,
-                    slots[alive],
+                logits = kept.extend(
+                    self._parameters, alive, last[alive][:, None], length[alive] + made - 1
                 )
 
     def completions(self, job: int) -> tuple[tuple[int, ...], ...]:
-        """Return the token ids of every sample of a job, by the job's index; none if preempted."""
-        return tuple(tuple(row.tokens) for row in self._of(job))
+        """Return the token ids of every sample of a job, by the job's index."""
+        return tuple(map(tuple, self._running[job].tokens))
 
     def log_probabilities(self, job: int) -> tuple[tuple[float, ...], ...]:
         """Return one per token of :meth:`completions`, under the policy at temperature 1."""
-        return tuple(tuple(row.log_probabilities) for row in self._of(job))
+        return tuple(map(tuple, self._running[job].log_probabilities))
 
-    def _make_room(self, alive: Rows, of_job: Rows, made: int) -> tuple[Rows, bool]:
-        """Make room for one more token of each row; ended rows, then the last job, release theirs.
+    def release(self) -> None:
+        """Give back the room of all jobs."""
+        for one in self._running:
+            self._release(one)
+
+    def _prompts(self) -> _KeysValues:
+        """Return room for all rows to their longest, with the prompt of each."""
+        longest = max(len(one.job.prompt) + one.job.max_tokens for one in self._running)
+        rows = sum(one.job.samples for one in self._running)
+        kept = _KeysValues(self._parameters.shape, rows=rows, length=longest)
+        row = 0
+        for one in self._running:
+            place = slice(row, row + one.job.samples), slice(len(one.job.prompt))
+            kept.keys[:, *place] = one.prefix.keys
+            kept.values[:, *place] = one.prefix.values
+            row += one.job.samples
+        return kept
+
+    def _make_room(self, alive: Rows, of_job: Rows, made: int) -> Rows:
+        """Make room for one more token of each row; the last job gives way in a full cache.
 
         Args:
             alive: Rows that have not ended.
@@ -177,49 +335,34 @@ class DecodeBatch:
             made: Number of tokens of each row so far.
 
         Returns:
-            The remaining rows, and True if a row's room changed.
+            The remaining rows.
         """
-        changed = False
-        for job in set(range(len(self._jobs))).difference(of_job[alive].tolist()):
-            self._sequences[job].release()
-        for job in np.unique(of_job[alive]).tolist():
-            length = len(self._jobs[job].prompt) + made
-            while job in of_job[alive]:
-                rows = alive[of_job[alive] == job] - np.searchsorted(of_job, job)
+        for place, one in enumerate(self._running):
+            if place not in of_job[alive]:
+                self._release(one)
+        for place, one in enumerate(self._running):
+            while rows := int(np.count_nonzero(of_job[alive] == place)):
+                blocks = self._cache.blocks_for(len(one.job.prompt) + made)
+                more = rows * (blocks - one.row_blocks)
                 try:
-                    changed |= self._sequences[job].grow(rows.tolist(), length)
-                    break
-                except NoFreeBlock:
+                    self._cache.take(more)
+                except CacheFull:
                     last = int(of_job[alive[-1]])
                     self.preempted.add(last)
-                    self._sequences[last].release()
-                    alive, changed = alive[of_job[alive] != last], True
-        return alive, changed
+                    self._release(self._running[last])
+                    alive = alive[of_job[alive] != last]
+                    continue
+                one.held, one.row_blocks = one.held + more, blocks
+                break
+        return alive
 
-    def release(self) -> None:
-        """Release the room. Reusable blocks stay in the cache until the space is needed."""
-        for each in self._sequences:
-            each.release()
-
-    def _keep(self, alive: npt.NDArray[np.int64], choice: Choice) -> None:
-        self.tokens += len(alive)
-        for row, token, log_probability in zip(
-            alive.tolist(), choice.tokens.tolist(), choice.log_probabilities.tolist(), strict=True
-        ):
-            self._rows[row].tokens.append(token)
-            self._rows[row].log_probabilities.append(log_probability)
-
-    def _of(self, job: int) -> list[_Row]:
-        before = sum(each.samples for each in self._jobs[:job])
-        return self._rows[before : before + self._jobs[job].samples]
+    def _release(self, one: _Running) -> None:
+        self._cache.take(-one.held)
+        one.held = 0
 
     def _per_row(self, values: Sequence[float]) -> npt.NDArray[np.float64 | np.int64]:
-        return np.repeat(np.array(values), [job.samples for job in self._jobs])
+        return np.repeat(np.array(values), [one.job.samples for one in self._running])
 
 
-def _stack(tables: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    """Stack tables of different lengths; the padding on the right is never visible."""
-    longest = max(table.shape[1] for table in tables)
-    return np.concatenate(
-        [np.pad(table, ((0, 0), (0, longest - table.shape[1]))) for table in tables]
-    )
+def _zeros(rows: int) -> Rows:
+    return np.zeros(rows, np.int64)

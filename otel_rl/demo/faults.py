@@ -206,20 +206,13 @@ class Fault(BaseModel):
         return _SPECS[self.kind].one or (self.worker is not None and "/" in self.worker)
 
     def first_step(self, steps: int) -> int:
-        """Return the first step with the fault.
-
-        Args:
-            steps: Of the run.
-        """
+        """Return the first step with the fault, in a run of so many steps."""
         if self.step is not None:
             return max(1, self.step)
         return 1 if _SPECS[self.kind].from_start else max(1, round(steps * _DEFAULT_SHARE))
 
     def victims(self, processes: Sequence[Process]) -> list[Process]:
-        """Return the affected processes.
-
-        Args:
-            processes: All of the run.
+        """Return the affected ones of the run's processes.
 
         Raises:
             ValueError: Its worker is not one of them.
@@ -244,13 +237,6 @@ class FaultPlan:
     def __init__(
         self, faults: Sequence[Fault], *, steps: int, processes: Sequence[Process]
     ) -> None:
-        """Fix them for one run.
-
-        Args:
-            faults: All of the run.
-            steps: Of the run.
-            processes: Of the run.
-        """
         self._faults = [
             (fault.first_step(steps), fault, frozenset(fault.victims(processes)))
             for fault in faults

@@ -15,7 +15,7 @@ from pathlib import Path
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
-from otel_rl.demo.kv_cache import BlockPool
+from otel_rl.demo.decoding import KvCache
 from otel_rl.demo.messages import Request
 
 __all__ = ["GeneratorMetrics", "observe_process"]
@@ -116,9 +116,9 @@ class GeneratorMetrics:
         self._top_p.record(request.top_p)
         self._max_tokens.record(request.max_tokens)
 
-    def cache(self, pool: BlockPool) -> None:
+    def cache(self, cache: KvCache) -> None:
         """Record the state of the KV cache: the change since the last call, and the level."""
-        seen = (pool.limit_tokens, pool.used_tokens, pool.queried_tokens, pool.hit_tokens)
+        seen = (cache.limit_tokens, cache.used_tokens, cache.queried_tokens, cache.hit_tokens)
         limit, usage, queries, hits = (
             now - before for now, before in zip(seen, self._seen, strict=True)
         )
@@ -127,7 +127,7 @@ class GeneratorMetrics:
         self._cache_queries.add(queries)
         self._cache_hits.add(hits)
         self._seen = seen
-        self._cache_utilization.set(pool.used_tokens / pool.limit_tokens)
+        self._cache_utilization.set(cache.used_tokens / cache.limit_tokens)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

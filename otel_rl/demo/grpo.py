@@ -3,8 +3,8 @@
 Every token of a sample gets the sample's advantage within its group. The objective is PPO's clipped
 ratio to the policy that sampled it, plus a KL penalty against a frozen reference policy.
 
-There is no accelerator here. The staging arrays are allocated once, like those of a device, and
-each batch is copied into them: a real copy, of real size, from memory to memory.
+There is no accelerator here. What would be a copy to the device is a copy of the same size, from
+memory to memory.
 
 Ranks average and agree through rank 0. All make the same calls in the same order; that is the
 whole protocol.
@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, Listener
 import numpy as np
 import numpy.typing as npt
 
-from otel_rl.demo import tokenizer
+from otel_rl.demo import task
 from otel_rl.demo.messages import Address, Group
 from otel_rl.demo.rpc import accept, connect
 from otel_rl.demo.settings import DemoSettings
@@ -29,7 +29,6 @@ __all__ = [
     "Objective",
     "Outcome",
     "Ranks",
-    "Staging",
     "group_advantages",
     "learning_rate",
     "loss_and_gradient",
@@ -46,12 +45,10 @@ class Objective:
     Attributes:
         clip: The ratio is clipped to [1 - clip, 1 + clip].
         kl_weight: Of the KL penalty against the reference policy.
-        entropy_weight: Of the entropy bonus.
     """
 
     clip: float
     kl_weight: float
-    entropy_weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +66,12 @@ class Batch:
     mask: Floats
     behaviour: Floats
     advantages: Floats
+
+    def copied(self) -> "Batch":
+        """Return a copy, as on a device."""
+        return Batch(
+            self.tokens.copy(), self.mask.copy(), self.behaviour.copy(), self.advantages.copy()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +128,7 @@ def loss_and_gradient(
     distance = np.clip(np.log(reference + 1e-20) - log_probability, -20.0, 20.0)
     kl = np.exp(distance) - distance - 1
     entropy = -(probabilities * logs).sum(axis=-1)
-    pointwise = (
-        -np.minimum(free, held) + objective.kl_weight * kl - objective.entropy_weight * entropy
-    )
+    pointwise = -np.minimum(free, held) + objective.kl_weight * kl
 
     by_log_probability = weight * (
         -np.where(active, free, 0.0) + objective.kl_weight * (1 - np.exp(distance))
@@ -136,8 +137,6 @@ def loss_and_gradient(
     inner = -by_log_probability[..., None] * probabilities
     chosen = np.take_along_axis(inner, taken, axis=-1) + by_log_probability[..., None]
     np.put_along_axis(inner, taken, chosen, axis=-1)
-    spread = probabilities * (logs + entropy[..., None])
-    inner += objective.entropy_weight * weight[..., None] * spread
     gradient[:, :-1] = inner
     outcome = Outcome(
         loss=float((weight * pointwise).sum()),
@@ -150,15 +149,10 @@ def loss_and_gradient(
 
 
 def pack(groups: Sequence[Group], *, length: int) -> Batch:
-    """Lay samples out as rows, padded on the right, with each token's advantage.
-
-    Args:
-        groups: At least one sample.
-        length: Of the rows.
-    """
+    """Lay samples out as rows of a length, padded on the right, with each token's advantage."""
     rows = sum(len(group.rewards) for group in groups)
     batch = Batch(
-        tokens=np.full((rows, length), tokenizer.PAD, np.int64),
+        tokens=np.full((rows, length), task.PAD, np.int64),
         mask=np.zeros((rows, length - 1), np.float32),
         behaviour=np.zeros((rows, length - 1), np.float32),
         advantages=np.zeros((rows, length - 1), np.float32),
@@ -183,26 +177,6 @@ def pack(groups: Sequence[Group], *, length: int) -> Batch:
     return batch
 
 
-class Staging:
-    """Arrays on the "device", allocated once."""
-
-    def __init__(self, *, rows: int, length: int) -> None:
-        self._batch = Batch(
-            tokens=np.zeros((rows, length), np.int64),
-            mask=np.zeros((rows, length - 1), np.float32),
-            behaviour=np.zeros((rows, length - 1), np.float32),
-            advantages=np.zeros((rows, length - 1), np.float32),
-        )
-
-    def load(self, batch: Batch) -> Batch:
-        """Copy a batch in; it is valid until the next call."""
-        np.copyto(self._batch.tokens, batch.tokens)
-        np.copyto(self._batch.mask, batch.mask)
-        np.copyto(self._batch.behaviour, batch.behaviour)
-        np.copyto(self._batch.advantages, batch.advantages)
-        return self._batch
-
-
 WARMUP_SHARE = 0.04
 LAST_SHARE = 0.2
 
@@ -218,13 +192,7 @@ class _Update:
 
 
 def learning_rate(step: int, *, steps: int, peak: float) -> float:
-    """Return the rate: linear warm-up to ``peak``, then linear decay to a fifth of it.
-
-    Args:
-        step: From 1 to ``steps``.
-        steps: Of the run.
-        peak: Highest rate.
-    """
+    """Return the rate: linear warm-up to ``peak``, then linear decay to a fifth of it."""
     warmup = max(1, round(steps * WARMUP_SHARE))
     if step <= warmup:
         return peak * step / warmup
@@ -240,11 +208,7 @@ class Learner:
         self._reference = Parameters.from_bytes(settings.shape, checkpoint)
         self._adam = Adam(len(self.policy.flat))
         self._settings = settings
-        self._objective = Objective(
-            clip=settings.clip,
-            kl_weight=settings.kl_weight,
-            entropy_weight=settings.entropy_weight,
-        )
+        self._objective = Objective(settings.clip, settings.kl_weight)
 
     def reference_logits(self, batch: Batch) -> Floats:
         """Return the logits of the frozen policy."""

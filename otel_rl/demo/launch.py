@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -9,25 +10,28 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from otel_rl.demo.children import demo_environment
 from otel_rl.demo.result import RESULT_FILE, DemoResult
+from otel_rl.demo.rpc import KEY_VARIABLE
 from otel_rl.demo.settings import DemoSettings
 
-__all__ = ["COLOCATED", "ORCHESTRATOR", "run"]
+__all__ = ["run"]
 
 ORCHESTRATOR = "otel_rl.demo.processes.orchestrator"
-COLOCATED = "otel_rl.demo.colocated"
+
+# One thread per process: with a dozen processes on a few cores, BLAS threads only compete.
+_ONE_THREAD = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 
 LOOK_EVERY_S = 0.5
 TEARDOWN_S = 30.0  # the orchestrator ends its children within this, or is killed itself
 
 
-def run(
-    settings: DemoSettings,
-    env: Mapping[str, str] | None = None,
-    *,
-    orchestrator: str = ORCHESTRATOR,
-) -> DemoResult:
+def run(settings: DemoSettings, env: Mapping[str, str] | None = None) -> DemoResult:
     """Run the whole demo in processes of its own, with progress on stdout. Blocks until the end.
 
     Ctrl-C ends the run early; the result reports it. No process outlives this call.
@@ -36,7 +40,6 @@ def run(
         settings: Of the run.
         env: Environment of all processes; None takes this one's. Its ``OTEL_*`` variables set the
             target of telemetry; without an endpoint the demo runs without it.
-        orchestrator: The module to run; ``COLOCATED`` is a variant of the demo.
     """
     if settings.work_dir is None:
         work_dir = Path(tempfile.mkdtemp(prefix="otel-rl-demo-"))
@@ -45,12 +48,12 @@ def run(
         work_dir.mkdir(parents=True, exist_ok=True)
     (work_dir / "settings.json").write_text(settings.model_dump_json(indent=2))
     (work_dir / RESULT_FILE).unlink(missing_ok=True)
-    environment = demo_environment(os.environ if env is None else env)
+    environment = _environment(os.environ if env is None else env)
     _configure_telemetry(environment, settings)
     log = work_dir / "orchestrator.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(  # noqa: S603  # our own module, no shell
-            [sys.executable, "-m", orchestrator, str(work_dir)],
+            [sys.executable, "-m", ORCHESTRATOR, str(work_dir)],
             stdin=subprocess.DEVNULL,
             stderr=errors,
             env=environment,
@@ -61,6 +64,19 @@ def run(
     except FileNotFoundError:
         reason = f"the orchestrator ended with {process.returncode} [{log}]"
         return DemoResult(reason=reason, logs=work_dir / "logs")
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for all processes of one run, with a new secret."""
+    return {
+        "OTEL_RL_GC": "1",  # the generator has no phases, but GC pauses
+        "OTEL_RL_HOST_INTERVAL": "1000",  # the run is short
+        # Nothing in it writes to W&B.
+        **{name: value for name, value in environment.items() if name != "WANDB_API_KEY"},
+        **dict.fromkeys(_ONE_THREAD, "1"),
+        "PYTHONUNBUFFERED": "1",
+        KEY_VARIABLE: secrets.token_hex(16),
+    }
 
 
 def _configure_telemetry(environment: dict[str, str], settings: DemoSettings) -> None:

@@ -1,18 +1,26 @@
-"""Processes of one run: their start, their addresses, and an end that was not expected."""
+"""Processes of one run: started with their identity in the environment, watched, and ended."""
 
 import os
 import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from otel_rl.demo.children import Child, Children
+from otel_rl.demo import clock
 from otel_rl.demo.faults import FaultPlan, Process
 from otel_rl.demo.messages import Address, Hello, Start
-from otel_rl.demo.rpc import ControlServer
+from otel_rl.demo.rpc import CONTROL_VARIABLE, ControlServer
 from otel_rl.demo.settings import DemoSettings
 from otel_rl.semconv.names import RlExperimentStatusValues as Status
 
-__all__ = ["Members", "RunAborted", "RunFailed", "ending"]
+__all__ = ["Child", "Members", "RunAborted", "RunFailed"]
+
+POLL_S = 0.01
+TERMINATE_S = 1.0  # between SIGTERM and SIGKILL
 
 
 class RunFailed(Exception):
@@ -27,6 +35,39 @@ class RunAborted(RunFailed):
     status = Status.ABORTED
 
 
+@dataclass(slots=True)
+class Child:
+    """Process of the run.
+
+    Attributes:
+        role: Its role.
+        index: Its index among the processes of the role.
+        log: File with its stdout and stderr.
+        process: Handle to wait for.
+    """
+
+    role: str
+    index: int
+    log: Path
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def name(self) -> str:
+        """Role and index, for people."""
+        return f"{self.role}-{self.index}"
+
+    @property
+    def ending(self) -> str:
+        """Exit status or signal of the process, which has ended."""
+        code = self.process.returncode
+        return f"exit {code}" if code >= 0 else signal.Signals(-code).name
+
+    def last_line(self) -> str:
+        """Return its last line of output, which after a crash is the error."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+
 class Members:
     """Processes of one run. One thread.
 
@@ -34,29 +75,56 @@ class Members:
         settings: Of the run.
         faults: Faults that processes get at their start.
         checkpoint: First weights.
-        logs: Directory of the processes' logs.
+        logs: Directory for the processes' logs; exists.
 
     Attributes:
         server: Exchanges messages with them.
-        children: The processes.
     """
 
     def __init__(
         self, settings: DemoSettings, faults: FaultPlan, checkpoint: Path, logs: Path
     ) -> None:
         self.server = ControlServer()
-        self.children = Children(port=self.server.port, logs=logs)
         self._settings = settings
         self._faults = faults
         self._checkpoint = checkpoint
+        self._logs = logs
+        self._alive: dict[Process, Child] = {}
         self._addresses: dict[str, Address] = {}
         self._parent = os.getppid()
         self._interrupted = False
 
+    def __len__(self) -> int:
+        return len(self._alive)
+
     def start(self, role: str, index: int, count: int) -> None:
-        """Start a process."""
-        own_clock = self._faults.has_own_clock((role, index))
-        self.children.start(role, index, count, own_clock=own_clock)
+        """Start one of ``count`` processes of a role; its log follows that of a predecessor."""
+        log = self._logs / f"{role}-{index}.log"
+        environment = os.environ | {
+            CONTROL_VARIABLE: str(self.server.port),
+            "OTEL_RL_ROLE": role,
+            "OTEL_RL_INDEX": str(index),
+            "OTEL_RL_COUNT": str(count),
+        }
+        module = f"otel_rl.demo.processes.{role}"
+        program = ["-m", module]
+        if self._faults.has_own_clock((role, index)):
+            program = ["-c", clock.launch_code(module)]
+            environment["OTEL_RL_PROVENANCE"] = (
+                "off"  # the command would reveal the fault to a diagnosis
+            )
+            host = f"host.name={socket.gethostname()}-{role}-{index}"
+            attributes = environment.get("OTEL_RESOURCE_ATTRIBUTES")
+            environment["OTEL_RESOURCE_ATTRIBUTES"] = f"{attributes},{host}" if attributes else host
+        with log.open("ab") as output:
+            process = subprocess.Popen(  # noqa: S603  # our own module, no shell
+                [sys.executable, *program],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+            )
+        self._alive[role, index] = Child(role, index, log, process)
 
     def register(self, member: Process, hello: Hello) -> None:
         """Store the address of a process that has started."""
@@ -69,6 +137,34 @@ class Members:
         faults = self._faults.faults(member, step=step)
         message = Start(self._settings, str(self._checkpoint), dict(self._addresses), faults)
         self.server.send(member, message)
+
+    def kill(self, role: str, index: int) -> None:
+        """Kill a process like the out-of-memory killer: no warning, no clean-up."""
+        self._alive[role, index].process.send_signal(signal.SIGKILL)
+
+    def exited(self) -> list[Child]:
+        """Return the processes that ended since the last call."""
+        gone = [child for child in self._alive.values() if child.process.poll() is not None]
+        for child in gone:
+            del self._alive[child.role, child.index]
+        return gone
+
+    def alive(self, role: str) -> list[int]:
+        """Return the indices of the living processes of a role."""
+        return [index for (each, index) in self._alive if each == role]
+
+    def end_all(self) -> None:
+        """Terminate all processes; kill those that do not react. Returns when all have ended."""
+        for child in self._alive.values():
+            child.process.terminate()
+        deadline_s = time.monotonic() + TERMINATE_S
+        while self._alive and time.monotonic() < deadline_s:
+            self.exited()
+            time.sleep(POLL_S)
+        for child in self._alive.values():
+            child.process.kill()
+            child.process.wait()
+        self._alive.clear()
 
     def interrupt(self, *_: object) -> None:
         """Handle a signal: ``check`` raises from now on."""
@@ -93,10 +189,4 @@ class Members:
         """
         for child in exited:
             last = child.last_line()
-            raise RunFailed(f"{child.name} ended ({ending(child)}): {last} [{child.log}]")
-
-
-def ending(child: Child) -> str:
-    """Return the exit status or signal of a process that has ended."""
-    code = child.process.returncode
-    return f"exit {code}" if code >= 0 else signal.Signals(-code).name
+            raise RunFailed(f"{child.name} ended ({child.ending}): {last} [{child.log}]")

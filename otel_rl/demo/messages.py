@@ -45,13 +45,7 @@ Carrier = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Report that a process is up. First message on its control connection.
-
-    Attributes:
-        role: Its role.
-        index: Its index among the processes of the role.
-        address: Address of its service, or None.
-    """
+    """Report that a process is up, and where its service is. First message to the orchestrator."""
 
     role: str
     index: int
@@ -94,17 +88,7 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Complete a prompt several times.
-
-    Attributes:
-        number: Unique in the run.
-        prompt: Text.
-        samples: Completions wanted.
-        max_tokens: A completion is cut off after so many.
-        temperature: Of the sampling.
-        top_p: Of the sampling.
-        context: The dispatching span.
-    """
+    """Complete a prompt several times, in the context of the span that dispatches it."""
 
     number: int
     prompt: str
@@ -117,12 +101,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Report that a generator has delivered the completions of a request.
-
-    Attributes:
-        number: Of the request.
-        tokens: Generated.
-    """
+    """Report that a generator has delivered the completions of a request, of so many tokens."""
 
     number: int
     tokens: int
@@ -169,12 +148,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Reserve groups for a trainer; the answer comes when there are enough.
-
-    Attributes:
-        groups: Number of groups.
-        policy_version: The trainer's own, to detect stale groups.
-    """
+    """Reserve groups for a trainer of this policy; the answer comes when there are enough."""
 
     groups: int
     policy_version: int

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from opentelemetry import metrics
 
 import otel_rl
-from otel_rl.demo import tokenizer
+from otel_rl.demo import task
 from otel_rl.demo.generator_metrics import observe_process
 from otel_rl.demo.grpo import Outcome
 from otel_rl.demo.messages import Group
@@ -175,7 +175,7 @@ class Rollouts:
             [
                 {
                     "prompt": group.completions.prompt,
-                    "completion": tokenizer.decode(tokens),
+                    "completion": task.decode(tokens),
                     "reward": reward,
                 }
                 for reward, tokens in (scored[-1], scored[0])

@@ -23,7 +23,7 @@ from otel_rl.demo.settings import DemoSettings
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import described
 
-__all__ = ["Admission", "Prompts", "ReplayBuffer", "Replicas", "Router"]
+__all__ = ["Admission", "Prompts", "ReplayBuffer", "Replicas"]
 
 TEMPERATURES = (0.8, 1.2)
 TOP_PS = (0.95, 1.0)
@@ -108,60 +108,8 @@ class Admission:
         self._floods = True
 
 
-class Router:
-    """Queue of requests, and the assigned requests of each replica."""
-
-    def __init__(self, *, queue_limit: int) -> None:
-        self._queue_limit = queue_limit
-        self._line: deque[Request] = deque()
-        self._given: dict[int, dict[int, Request]] = {}
-
-    @property
-    def unfinished(self) -> int:
-        """Requests in the queue and at the replicas."""
-        return len(self._line) + sum(map(len, self._given.values()))
-
-    def add_replica(self, replica: int) -> None:
-        """Add a replica."""
-        self._given[replica] = {}
-
-    def lose_replica(self, replica: int) -> int:
-        """Remove a replica and queue its requests again.
-
-        Returns:
-            The number of its requests.
-        """
-        lost = self._given.pop(replica, {})
-        self._line.extendleft(reversed(lost.values()))
-        return len(lost)
-
-    def submit(self, request: Request) -> None:
-        """Add a request to the end of the queue."""
-        self._line.append(request)
-
-    def next(self) -> tuple[int, Request] | None:
-        """Assign the oldest request in the queue, if a replica has room."""
-        if not self._line or not self._given:
-            return None
-        replica = min(self._given, key=lambda each: len(self._given[each]))
-        if len(self._given[replica]) >= self._queue_limit:
-            return None
-        request = self._line.popleft()
-        self._given[replica][request.number] = request
-        return replica, request
-
-    def finish(self, replica: int, number: int) -> bool:
-        """Record a finished request.
-
-        Returns:
-            False if the request is no longer the replica's: a late message of a lost replica, whose
-            request another one repeats.
-        """
-        return self._given.get(replica, {}).pop(number, None) is not None
-
-
 class Replicas:
-    """Router with metrics. One thread.
+    """Queue of requests, the requests of each replica, and what is reported of them. One thread.
 
     Attributes:
         failures: Number of failed replicas.
@@ -173,7 +121,9 @@ class Replicas:
         self.failures = 0
         self.rerouted = 0
         self.recoveries_s: list[float] = []
-        self._router = Router(queue_limit=queue_limit)
+        self._queue_limit = queue_limit
+        self._line: deque[Request] = deque()
+        self._given: dict[int, dict[int, Request]] = {}
         self._failed_at_s: dict[int, float] = {}
         self._failed_starts: Counter[int] = Counter()
         meter = metrics.get_meter("otel_rl.demo.processes.orchestrator")
@@ -184,50 +134,58 @@ class Replicas:
     @property
     def unfinished(self) -> int:
         """Requests in the queue and at the replicas."""
-        return self._router.unfinished
+        return len(self._line) + sum(map(len, self._given.values()))
 
     def serving(self, replica: int) -> None:
         """Add a replica that accepts requests."""
-        self._router.add_replica(replica)
+        self._given[replica] = {}
         self._failures.add(0, _attributes(replica))
 
     def lost(self, replica: int) -> int:
-        """Remove a dead replica.
+        """Remove a dead replica and queue its requests again, first of all.
 
         Returns:
-            The number of its requests that go to others.
+            The number of its requests.
         """
-        requests = self._router.lose_replica(replica)
+        lost = self._given.pop(replica, {})
+        self._line.extendleft(reversed(lost.values()))
         self.failures += 1
-        self.rerouted += requests
+        self.rerouted += len(lost)
         self._failed_at_s[replica] = time.monotonic()
         self._failed_starts[replica] += 1
         self._failures.add(1, _attributes(replica))
-        self._queue_depth.add(-requests, _attributes(replica))
-        return requests
+        self._queue_depth.add(-len(lost), _attributes(replica))
+        return len(lost)
 
     def failed_starts(self, replica: int) -> int:
         """Return the number of the replica's deaths since it last finished a request."""
         return self._failed_starts[replica]
 
     def submit(self, request: Request) -> None:
-        """Add a request to the queue."""
-        self._router.submit(request)
+        """Add a request to the end of the queue."""
+        self._line.append(request)
 
     def next(self) -> tuple[int, Request] | None:
-        """Assign a request to the replica with the fewest, if one has room."""
-        given = self._router.next()
-        if given is not None:
-            self._queue_depth.add(1, _attributes(given[0]))
-        return given
+        """Assign the oldest request to the replica with the fewest, if one has room."""
+        if not self._line or not self._given:
+            return None
+        replica = min(self._given, key=lambda each: len(self._given[each]))
+        if len(self._given[replica]) >= self._queue_limit:
+            return None
+        request = self._line.popleft()
+        self._given[replica][request.number] = request
+        self._queue_depth.add(1, _attributes(replica))
+        return replica, request
 
     def finished(self, replica: int, number: int) -> float | None:
         """Record a finished request.
 
+        A late message of a lost replica finishes nothing: another one repeats the request.
+
         Returns:
             Seconds of recovery, if this ends a failure.
         """
-        if not self._router.finish(replica, number):
+        if self._given.get(replica, {}).pop(number, None) is None:
             return None
         self._queue_depth.add(-1, _attributes(replica))
         del self._failed_starts[replica]

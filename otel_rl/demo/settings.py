@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from otel_rl.demo import task, tokenizer
+from otel_rl.demo import task
 from otel_rl.demo.faults import Fault
 from otel_rl.demo.transformer import Shape
 
@@ -52,8 +52,6 @@ class DemoSettings(BaseModel):
     """GRPO's ratio is clipped to one plus or minus this."""
     kl_weight: float = Field(default=0.005, ge=0)
     """Weight of the penalty for leaving the reference policy."""
-    entropy_weight: float = Field(default=0.0, ge=0)
-    """Weight of the entropy bonus."""
 
     min_digits: int = Field(default=3, ge=1)
     """Digits in the shortest prompt."""
@@ -106,7 +104,7 @@ class DemoSettings(BaseModel):
     def shape(self) -> Shape:
         """Sizes of the policy for the task and the settings."""
         return Shape(
-            vocabulary=tokenizer.VOCABULARY,
+            vocabulary=task.VOCABULARY,
             positions=task.longest_prompt(self.max_digits) + self.max_completion,
             width=self.width,
             heads=self.heads,

@@ -1,13 +1,27 @@
-"""Task: write the digits of the prompt backwards. A person can verify the answer.
+"""Task: write the digits of the prompt backwards. A person can verify the answer. Tokens are words.
 
     reverse the digits : 3 1 4 =        4 1 3
 
 The policy starts from random weights and receives rewards only, no example.
 """
 
+import re
+from collections.abc import Sequence
+
 import numpy as np
 
-__all__ = ["longest_completion", "longest_prompt", "prompt", "score"]
+__all__ = [
+    "BEGIN",
+    "END",
+    "PAD",
+    "VOCABULARY",
+    "decode",
+    "encode",
+    "longest_completion",
+    "longest_prompt",
+    "prompt",
+    "score",
+]
 
 _INSTRUCTION = "reverse the digits :"
 
@@ -45,3 +59,35 @@ def longest_prompt(max_digits: int) -> int:
 def longest_completion(max_digits: int) -> int:
     """Return the number of tokens of the longest correct completion, with its end mark."""
     return max_digits + 1
+
+
+_WORDS = ("<pad>", "<begin>", "<end>", "reverse", "the", "digits", ":", "=", *map(str, range(10)))
+_IDS = {word: place for place, word in enumerate(_WORDS)}
+_WORD = re.compile(r"[a-z]+|\S")
+
+PAD = _IDS["<pad>"]
+BEGIN = _IDS["<begin>"]
+END = _IDS["<end>"]
+VOCABULARY = len(_WORDS)
+
+
+def encode(text: str) -> list[int]:
+    """Return the token ids of a prompt, after the beginning mark.
+
+    Raises:
+        ValueError: A word is not in the vocabulary.
+    """
+    try:
+        return [BEGIN, *(_IDS[word] for word in _WORD.findall(text))]
+    except KeyError as unknown:
+        raise ValueError(f"not in the vocabulary: {unknown}") from None
+
+
+def decode(tokens: Sequence[int]) -> str:
+    """Return the text up to the end mark, words separated by a space."""
+    words = []
+    for token in tokens:
+        if token == END:
+            break
+        words.append(_WORDS[token])
+    return " ".join(words)

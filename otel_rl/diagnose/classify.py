@@ -251,7 +251,7 @@ _COLLECTIVE: Final = re.compile(r"all[_-]?(reduce|gather|to[_-]?all)|reduce[_-]?
 
 
 def _is_rest(history: RunHistory, place: PhaseKey) -> bool:
-    """Return whether a span of a whole step is not work beside the parts of the step."""
+    """Return whether the span is around the whole step, whose parts are its only work."""
     own = history.spans.get(place, {})
     has_others = any(other.role != place.role for other in history.spans)
     if has_others and len(own) == 1 and _work_by_words(place.role) is None:
@@ -265,13 +265,13 @@ def _is_rest(history: RunHistory, place: PhaseKey) -> bool:
 
 
 def _is_beyond_a_step(history: RunHistory, seconds: float) -> bool:
-    """Return whether parts cannot be one after the other: some are in the time of others."""
+    """Return whether parts that take so long together must overlap, because a step is shorter."""
     rhythm = Rhythm.of(history)
     return rhythm is not None and seconds > _OVERLAP * rhythm.usual_s
 
 
 def _newest(track: Track) -> float:
-    """Return the level at which a series ends: work that no part names may have come to it."""
+    """Return the level at which a series ends: work without a phase may have been added."""
     return median(track.values[-max(_ENDING, len(track.values) // 4) :]) if track.values else 0.0
 
 

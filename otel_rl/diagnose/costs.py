@@ -136,7 +136,7 @@ def _added(history: RunHistory, cause: Cause, took: Mapping[int, float]) -> _Add
 
 
 def _at_most(saved: Mapping[int, float], most_s: float) -> Mapping[int, float]:
-    """Return less of each if all together are more than that."""
+    """Return the savings, scaled down if together they are more than that."""
     all_s = sum(saved.values())
     if all_s <= max(0.0, most_s):
         return saved
@@ -266,7 +266,7 @@ def _slow_places(history: RunHistory, cause: Cause) -> Iterator[tuple[PhaseKey, 
 
 
 def _unequal_places(cause: Cause) -> Iterator[tuple[PhaseKey, float]]:
-    """Yield each phase of a long stage, with the part of its time that a mean stage takes."""
+    """Yield each phase of a long stage, and the ratio of a mean stage's time to its own."""
     for one in cause.evidence:
         role, _, phase = (one.key or "").removeprefix("phase/").partition("/")
         yield PhaseKey(role, phase), (one.before or 0.0) / (one.after or 1.0)
@@ -281,7 +281,7 @@ def _of_peers(worker: str, tracks: Mapping[str, Track]) -> tuple[float, float] |
 def _saved(
     history: RunHistory, cause: Cause, place: PhaseKey, faster: float, took: Mapping[int, float]
 ) -> Mapping[int, float]:
-    """Return the same of one phase that takes so much of its time without the cause."""
+    """Return by how many seconds a phase that takes ``faster`` times as long shortens each step."""
     slow = {cause.worker} if cause.worker else set(history.spans[place])
     totals: dict[int, dict[str, float]] = defaultdict(dict)
     for worker, track in history.spans[place].items():

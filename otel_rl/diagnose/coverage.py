@@ -15,14 +15,14 @@ from otel_rl.diagnose.detectors.slow_phases import (
 )
 from otel_rl.diagnose.detectors.standing_work import standing_work
 from otel_rl.diagnose.history.run_history import RunHistory, Track
-from otel_rl.diagnose.result import Kind
+from otel_rl.diagnose.result import MOST_NAMED, Kind
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, settled
 from otel_rl.plurals import many
 from otel_rl.records import ExperimentStatus, WorkerFailure
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["NO_PATH", "Coverage", "coverage", "doubts"]
+__all__ = ["NO_PATH", "Coverage", "coverage", "doubts", "steps_of"]
 
 _FEWEST_STEPS: Final = 8
 NO_PATH: Final = f"no critical path (no span {STEP_SPAN}, as otel_rl.step(n) makes)"
@@ -44,7 +44,6 @@ _SILENT_S: Final = 60.0
 _SILENT: Final = 10  # times the usual duration of a step
 _LONG_S: Final = 10.0
 _LONG: Final = 10  # times the usual duration of a step
-_MOST_NAMED: Final = 4
 
 
 class Coverage(NamedTuple):
@@ -116,7 +115,7 @@ def coverage(history: RunHistory) -> Coverage:
         least_ratio = max(LONGER, 1 + LONGER_NOISE * spread(values) / usual)
     has_path = bool(history.steps)
     return Coverage(
-        _steps(history),
+        steps_of(history),
         len(workers),
         len(timed),
         has_path,
@@ -131,7 +130,7 @@ def coverage(history: RunHistory) -> Coverage:
 
 
 def _longest(times_s: Track) -> tuple[int, float, float] | None:
-    """Return the one step that is far longer than all others."""
+    """Return the step, duration and ratio of the longest step, if it is far beyond the usual."""
     if len(times_s.values) < _FEWEST_STEPS:
         return None
     seconds, step = max(zip(times_s.values, times_s.steps, strict=True))
@@ -155,7 +154,7 @@ def doubts(
         is_part: Whether these are steps that were asked for, and may be few.
         is_interrupted: Whether its bridge is gone, and the run has no end.
     """
-    steps = _steps(history)
+    steps = steps_of(history)
     if not steps:
         yield "no step was seen"
     elif steps < _FEWEST_STEPS and not is_part:
@@ -169,7 +168,8 @@ def doubts(
         yield from map(str, _dead(history))
     gone = _gone(history)
     if gone:
-        yield f"{', '.join(gone[:4])}{' and others' if len(gone) > 4 else ''} stopped reporting"
+        others = " and others" if len(gone) > MOST_NAMED else ""
+        yield f"{', '.join(gone[:MOST_NAMED])}{others} stopped reporting"
     yield from unused_workers(history)
     yield from longer_by_design(history)
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
@@ -182,7 +182,8 @@ def doubts(
         yield f"nothing was reported for {silent_s:.0f} s, and the run has not ended"
 
 
-def _steps(history: RunHistory) -> int:
+def steps_of(history: RunHistory) -> int:
+    """Return how many steps of a run are known."""
     # Before the first step, what is in progress is step 0.
     begun = len(history.known_steps) if history.last > history.first else 0
     return max(begun, len(step_time(history).values))
@@ -212,15 +213,15 @@ def _last_s(history: RunHistory, worker: str) -> float:
 
 
 def _undone(history: RunHistory) -> str:
-    """Return in words the work that few workers came to no end of, and their peers did."""
+    """Return in words the work that few workers had not ended, though their peers had."""
     standing = standing_work(history)
     if standing is None or not standing.is_partly_done:
         return ""
     of, peers = sorted(standing.workers), history.spans[standing.place].keys()
     if len(of) > len(peers) / 2:
         return ""
-    more = f" and {len(of) - _MOST_NAMED} more" if len(of) > _MOST_NAMED else ""
+    more = f" and {len(of) - MOST_NAMED} more" if len(of) > MOST_NAMED else ""
     return (
-        f"; {', '.join(of[:_MOST_NAMED])}{more} had come to no end of {standing.place.phase}, "
+        f"; {', '.join(of[:MOST_NAMED])}{more} had come to no end of {standing.place.phase}, "
         "which their peers had done"
     )

@@ -48,7 +48,7 @@ def in_order_of_time(history: RunHistory, causes: Sequence[Cause]) -> Sequence[C
 
 
 def _end_of(history: RunHistory) -> WorkerFailure | None:
-    """Return the failure that has ended the run; None of one that goes on."""
+    """Return the failure that ended the run; None if it did not crash."""
     if history.status != ExperimentStatus.CRASHED:
         return None
     return first_failure(history)

@@ -45,9 +45,16 @@ from otel_rl.diagnose.off_the_path import Paths
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
 from otel_rl.diagnose.spans.critical_path import IDLE
 from otel_rl.diagnose.spans.span_forest import UNACCOUNTED
-from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, LevelChange, level, settled
+from otel_rl.diagnose.stats.levels import (
+    IN_ORDER_OF_STEPS,
+    LONGER,
+    LevelChange,
+    level,
+    settled,
+)
 from otel_rl.diagnose.transients import lasting
 from otel_rl.goodput import duration
+from otel_rl.plurals import many
 
 __all__ = ["DETECTORS", "diagnose"]
 
@@ -197,7 +204,7 @@ def _pauses(history: RunHistory) -> Iterator[str]:
 
 
 def _since_change(history: RunHistory, causes: Sequence[Cause], first: int) -> int:
-    """Return the first step of the longer steps, or of the first cause: those are explained."""
+    """Return the step since which steps are longer, else since which the first cause is."""
     longer = level(settled(slow_phases.step_time(history)))
     if longer is not None and _is_longer(longer):
         return max(first, longer.step)
@@ -216,7 +223,7 @@ def _failures(history: RunHistory, causes: Sequence[Cause]) -> Sequence[str]:
     ]
     words = [str(one) for one in others[-_FAILURES:]]
     earlier = len(others) - len(words)
-    return [f"{earlier} failures of workers before these", *words] if earlier else words
+    return [f"{many(earlier, 'failure')} of workers before these", *words] if earlier else words
 
 
 def _passed(history: RunHistory) -> list[Cause]:
@@ -240,7 +247,7 @@ def _passed(history: RunHistory) -> list[Cause]:
 
 
 def _is_longer(steps: LevelChange) -> bool:
-    return steps.is_rise(ratio=LONGER, order=0.75, size=LONGER_NOISE)
+    return steps.is_rise(ratio=LONGER, order=IN_ORDER_OF_STEPS)
 
 
 def _ranked(history: RunHistory, causes: Iterable[Cause]) -> list[Cause]:
@@ -268,7 +275,7 @@ def _innermost(history: RunHistory, causes: Sequence[Cause]) -> Iterator[Cause]:
 
 
 def _is_around(history: RunHistory, whole: Cause, part: Cause) -> bool:
-    """Return whether a logged time takes at least as long as another one, and as much longer."""
+    """Return whether one logged time contains another: at least as long, and grown as much."""
     if whole.phase == part.phase or (whole.role, whole.worker) != (part.role, part.worker):
         return False
     for one in (whole, part):
@@ -289,7 +296,7 @@ def _slowdown_of(cause: Cause) -> tuple[float, float]:
 
 
 def _by_time(history: RunHistory, causes: Sequence[Cause]) -> Sequence[Cause]:
-    """Rank causes; what was there when a run was killed comes before its end."""
+    """Rank the causes. If the run was killed, what was wrong before its end comes first."""
     before = stalls_before_the_end(history)
     if not before:
         return in_order_of_time(history, _ranked(history, causes))

@@ -104,7 +104,7 @@ def unexplained(causes: Sequence[Cause]) -> Iterator[Cause]:
 
 
 def _first_steps(causes: Sequence[Cause]) -> Mapping[_Subject, int]:
-    """Return the first step of each subject: trouble that comes and goes may have come to stay."""
+    """Return the first step of each lasting fault of a worker, over all causes that name it."""
     first: dict[_Subject, int] = {}
     for one in causes:
         if one.worker is not None and one.since is not None and one.until is None:

@@ -75,7 +75,7 @@ def _long_work(history: RunHistory) -> Iterator[_Open]:
 
 
 def _is_long(own: Track, ages: Track) -> bool:
-    """Return whether a worker is at work for longer than usual, after it already was."""
+    """Return whether the last piece of work was long already, and the open one is, too."""
     if ages.times_s[-1] <= own.times_s[-1]:
         return False  # that has ended
     least_s = _LONGER * median(own.values)
@@ -86,7 +86,7 @@ def _is_long(own: Track, ages: Track) -> bool:
 
 
 def _step(history: RunHistory, place: PhaseKey, own: Track) -> int:
-    """Return the step of the work that follows: that in which others do it, or the newest one."""
+    """Return the step of the open work: the newest in which a peer has done it, else the next."""
     newest = max(track.steps[-1] for track in history.spans[place].values() if track.steps)
     return newest if newest > own.steps[-1] else max(history.last, own.steps[-1] + 1)
 

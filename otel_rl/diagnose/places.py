@@ -1,10 +1,10 @@
-"""Adds where the workers of causes are: host, process, and place in the program.
+"""Adds where the workers of causes are, and names: host, process, place in the program, keys.
 
 That may tell that a worker does not hang: saves and compilations within other work take long.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -12,7 +12,7 @@ from otel_rl.diagnose.detectors.stalls import SAVE_S
 from otel_rl.diagnose.history.records import OWN_STEP
 from otel_rl.diagnose.result import Cause, Diagnosis, Kind, Verdict
 
-__all__ = ["Place", "with_places"]
+__all__ = ["Place", "with_names", "with_places"]
 
 _MOST_FRAMES: Final = 5
 
@@ -77,6 +77,31 @@ def with_places(report: Diagnosis, places: Mapping[str, Place]) -> Diagnosis:
         verdict = Verdict.CANNOT_TELL if report.doubts else no_clear
     changes = [*report.changes, *busy.values()]
     return replace(report, causes=causes, verdict=verdict, changes=changes)
+
+
+def with_names(report: Diagnosis, in_words: Callable[[str], str]) -> Diagnosis:
+    """Return the report with the program's names of keys.
+
+    Args:
+        report: The diagnosis.
+        in_words: Returns a text with these names in it for the keys of rows.
+    """
+    return replace(
+        report,
+        causes=[
+            replace(
+                cause,
+                words=in_words(cause.words),
+                evidence=[
+                    replace(one, what=in_words(one.what), key=one.key and in_words(one.key))
+                    for one in cause.evidence
+                ],
+            )
+            for cause in report.causes
+        ],
+        symptoms=[*map(in_words, report.symptoms)],
+        changes=[*map(in_words, report.changes)],
+    )
 
 
 def _at_rare_work(cause: Cause, places: Mapping[str, Place]) -> str:

@@ -5,7 +5,26 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["SLOW", "Cause", "Diagnosis", "Evidence", "Kind", "Verdict"]
+__all__ = [
+    "MOST_EVIDENCE",
+    "MOST_NAMED",
+    "MOST_WORKERS",
+    "SLOW",
+    "Cause",
+    "Diagnosis",
+    "Evidence",
+    "Kind",
+    "Verdict",
+]
+
+MOST_NAMED: Final = 4
+"""Workers or other things that a sentence names."""
+
+MOST_EVIDENCE: Final = 4
+"""Series that are shown as the evidence of a cause."""
+
+MOST_WORKERS: Final = 6
+"""The same where each is of a worker that is affected."""
 
 
 class Kind(StrEnum):

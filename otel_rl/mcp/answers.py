@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.diagnosis.histories import MemoryBound
-from otel_rl.bridge.journal.reader import read_keys
+from otel_rl.bridge.journal.reader import read_named_keys
 from otel_rl.errors import ConfigError
 from otel_rl.view.journals import Found, Journals, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
@@ -98,7 +98,7 @@ class Answers:
         """Return the keys of a run, each with its range."""
         found = self._named(scope, run)
         with found.open() as connection:
-            specs = read_keys(connection, found.id)
+            specs = read_named_keys(connection, found.id).specs
         listed = key_list(self._read(found), specs, search)
         page = listed[offset : offset + limit]
         return {**_run(found), **_paged("keys", page, len(listed), offset)}
@@ -152,7 +152,7 @@ class Answers:
 
     def _summary(self, found: Found, data: RunData) -> Mapping[str, Any]:
         with found.open() as connection:
-            keys = read_keys(connection, found.id)
+            keys = read_named_keys(connection, found.id).specs
         known, standing = headline(data, keys), standing_of(found)
         spent = goodput(standing)
         return {

@@ -108,14 +108,7 @@ class Counter(NamedTuple):
 
 
 class TraceSummary(NamedTuple):
-    """Sizes of a written trace.
-
-    Attributes:
-        spans: Number of spans.
-        flows: Number of links.
-        counters: Number of values.
-        processes: Number of workers.
-    """
+    """Numbers of spans, links, values and workers in a written trace."""
 
     spans: int
     flows: int
@@ -150,8 +143,6 @@ def write_trace(
 
 
 class _Trace:
-    """Writes the events."""
-
     def __init__(self, file: BinaryIO, table: SpanTable, names: Mapping[str, str]) -> None:
         self.start_ns = table.start_ns() or 0
         self._end_ns = table.end_ns()

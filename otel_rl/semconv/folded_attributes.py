@@ -33,7 +33,7 @@ _STATUS_DIGITS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Fold:
-    """Section of a table, see the module."""
+    """Section of a TOML file that folds attributes, as the module describes it."""
 
     kept: frozenset[str]
     classes: frozenset[str]

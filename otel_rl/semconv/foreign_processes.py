@@ -37,7 +37,7 @@ _FIELDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Processes:
-    """Section of a table, see the module."""
+    """Section of a TOML file about processes, as the module describes it."""
 
     marked_by: str
     experiment: str

@@ -54,7 +54,7 @@ class _Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Section of a table, see the module."""
+    """Section of a TOML file about spans, as the module describes it."""
 
     steps: Sequence[str] = ()
     step: Sequence[str] = ()

@@ -18,6 +18,7 @@ from otel_rl.bridge.journal.reader import (
     looking,
     newest_history,
     read_history,
+    read_named_keys,
     read_runs,
     revision,
 )
@@ -173,7 +174,9 @@ class Journals:
         data = RunData()
         with found.open() as connection:
             after = newest_history(connection, found.id, records=records)
-            for number, body in read_history(connection, found.id, after=after, limit=records):
+            some = read_history(connection, found.id, after=after, limit=records)
+            data.names = read_named_keys(connection, found.id)
+            for number, body in some:
                 data.add(number, None if body is None else Facts.decode(body))
         return data
 
@@ -199,6 +202,7 @@ def _read_on(found: Found, data: RunData, budget_s: float) -> float:
     until_s = time.monotonic() + budget_s
     with found.open() as connection:
         while some := read_history(connection, found.id, after=data.number):
+            data.names = read_named_keys(connection, found.id)  # those of these records, at least
             for number, body in some:
                 data.add(number, None if body is None else Facts.decode(body))
             if time.monotonic() > until_s:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.reader import read_keys
+from otel_rl.bridge.journal.reader import read_named_keys
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.dashboard.arrange import unit_words
 from otel_rl.errors import OtelRLError
@@ -169,7 +169,8 @@ class Pages:
         seen = [
             one
             for one in found
-            if wanted in str(one.run.key).casefold() and may_see(one, question.experiments)
+            if wanted in " ".join([str(one.run.key), *one.run.description.tags]).casefold()
+            and may_see(one, question.experiments)
         ]
         return seen, faults
 
@@ -318,7 +319,7 @@ class Pages:
 
 def _keys(found: Found) -> Sequence[KeySpec]:
     with found.open() as connection:
-        return read_keys(connection, found.id)
+        return read_named_keys(connection, found.id).specs
 
 
 def _read_so_far(progress: Progress) -> dict[str, float]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from otel_rl.bridge.key_names import NamedKeys
 from otel_rl.diagnose.history.records import Facts, StepFacts
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv.spec import STEP_SPAN
@@ -105,8 +106,9 @@ class RunData:
         last_step: The highest step in progress.
         begun_ns: Time of the first record that the history still has.
         newest_ns: Time of the last record.
-        series: By tracker key.
-        measured: By tracker key: each worker's measurements of anything but phases.
+        names: Of the keys; whoever adds records brings it up to date.
+        series: By the name of the key.
+        measured: By the name of the key: each worker's measurements of anything but phases.
         workers: Names, ``<role>/<index>``, in the order of appearance.
         waits: Phases that only wait.
         last_phases: By worker.
@@ -122,7 +124,10 @@ class RunData:
         self.last_step = 0
         self.begun_ns = 0
         self.newest_ns = 0
+        self.names = NamedKeys()
         self.series: dict[str, Series] = {}
+        # By the key of rows, with the divisor of its values.
+        self._columns: dict[str, tuple[Series, float]] = {}
         self.measured: dict[str, Cells] = defaultdict(Cells)
         self.workers: dict[str, int] = {}
         self._spanned: dict[tuple[str, str], Cells] = defaultdict(Cells)
@@ -192,19 +197,21 @@ class RunData:
         replaces: bool = False,
     ) -> None:
         for key, value in values:
-            of = self.series.get(key)
-            if of is None:
+            column = self._columns.get(key)
+            if column is None:
                 if len(self.series) >= _MAX_KEYS:
                     self.left_out += 1
                     continue
-                of = self.series[key] = Series()
+                name, divisor = self.names.of(key)
+                column = self._columns[key] = self.series.setdefault(name, Series()), divisor
+            of, divisor = column
             place = of.place_of(step) if replaces else None
             if place is not None:
-                of.values[place] = value
+                of.values[place] = value / divisor
                 continue
             of.steps.append(step)
             of.times_ms.append(time_ms)
-            of.values.append(value)
+            of.values.append(value / divisor)
 
     def _add_measured_phases(self, facts: Facts) -> None:
         """Add phases that a program measures without spans, as ``phase/<role>/<phase>``."""
@@ -225,6 +232,7 @@ class RunData:
             if key.startswith(("phase/", "otel_rl/")):
                 continue
             phase = key.partition(_PHASE_AGE)[2]
+            name, divisor = self.names.of(key)
             for worker, step, measurements, total, _ in some:
                 if not measurements:
                     continue
@@ -234,10 +242,10 @@ class RunData:
                     self.left_out += 1
                     continue
                 self._values += 1
-                cells = self.measured[key]
+                cells = self.measured[name]
                 cells.workers.append(self.workers.setdefault(worker, len(self.workers)))
                 cells.steps.append(facts.step if step is None else step)
-                cells.seconds.append(total / measurements)
+                cells.seconds.append(total / measurements / divisor)
 
     def _add_open_phase(self, worker: str, phase: str, age_s: float, facts: Facts) -> None:
         begun_ns = facts.time_ns - round(age_s * _NS_PER_S)

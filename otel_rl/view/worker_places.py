@@ -1,17 +1,23 @@
-"""Spans of a run, and the hosts of its workers, from its journal."""
+"""Spans of a run, and what completes a diagnosis: hosts of workers, names of keys."""
 
 from collections.abc import Iterator, Mapping
 
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.reader import TableRow, chosen_span_parts, read_tables, span_parts
+from otel_rl.bridge.journal.reader import (
+    TableRow,
+    chosen_span_parts,
+    read_named_keys,
+    read_tables,
+    span_parts,
+)
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.span_log import read_spans
-from otel_rl.diagnose.places import Place
+from otel_rl.diagnose.places import Place, with_names, with_places
 from otel_rl.diagnose.result import Diagnosis, Kind
 from otel_rl.records import STACKS, SpanRecord
 from otel_rl.view.journals import Found
 
-__all__ = ["places_of", "spans_of"]
+__all__ = ["completed", "spans_of"]
 
 
 def spans_of(connection: Connection, run: str) -> list[SpanRecord]:
@@ -26,7 +32,16 @@ def spans_of(connection: Connection, run: str) -> list[SpanRecord]:
     return list(found.values())
 
 
-def places_of(found: Found, report: Diagnosis) -> Mapping[str, Place]:
+def completed(found: Found, report: Diagnosis) -> Diagnosis:
+    """Return a report with the places of its workers, and with the program's names of keys."""
+    report = with_places(report, _places_of(found, report))
+    if not (report.causes or report.symptoms or report.changes):
+        return report
+    with found.open() as connection:
+        return with_names(report, read_named_keys(connection, found.id).in_words)
+
+
+def _places_of(found: Found, report: Diagnosis) -> Mapping[str, Place]:
     """Return the places of the workers of causes, as far as the journal has them, by worker.
 
     Hosts are those of spans and stacks, which a worker sends whose phase takes too long.

@@ -267,11 +267,19 @@ def values_of(kind: str | None, one: Any) -> Iterator[tuple[int, str]]:
             yield each.time_unix_nano, str(float(value))
 
 
+DEMO = """
+from otel_rl.demo import DemoSettings, run
+result = run(DemoSettings(steps=20))
+print(result)
+raise SystemExit(not result.ok)
+"""
+
+
 @pytest.mark.slow
 def test_the_archive_of_the_demo_has_every_value_that_was_acknowledged(tmp_path: Path) -> None:
     with bridge(tmp_path, FAST) as (url, process), Door(url.removesuffix("/v1/metrics")) as door:
         demo = subprocess.run(
-            [sys.executable, "-m", "otel_rl.demo", "--steps", "20"],
+            [sys.executable, "-c", DEMO],
             env=clean_environment(
                 tmp_path,
                 OTEL_EXPORTER_OTLP_ENDPOINT=door.url,

@@ -33,6 +33,13 @@ END = names.RL_EXPERIMENT_END
 DEADLINE_S = 240.0  # a run is nine processes
 wait_until = partial(waiting.wait_until, timeout_s=DEADLINE_S)
 
+UNENDING = """
+from otel_rl.demo import DemoSettings, run
+result = run(DemoSettings(steps=100_000))
+print(result)
+raise SystemExit(not result.ok)
+"""
+
 SMALL = {
     "generators": 2,
     "reward_workers": 1,
@@ -251,7 +258,7 @@ def test_an_interrupted_run_says_so_and_leaves_no_process(number: int, tmp_path:
     mark = uuid.uuid4().hex
     running = Running(mark, Future())
     process = subprocess.Popen(
-        [sys.executable, "-m", "otel_rl.demo", "--steps", "100000"],
+        [sys.executable, "-c", UNENDING],
         env=clean_environment(**{MARK: mark, "TMPDIR": str(tmp_path)}),
         stdout=subprocess.PIPE,
         text=True,

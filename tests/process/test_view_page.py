@@ -19,6 +19,7 @@ from otel_rl.view.pages import Pages
 from otel_rl.view.report import report_html
 from tests.browser import Browser
 from tests.journals.small_run import LIVE, RANKS, STEPS, Life, start_ns, step
+from tests.lab.frameworks.sources import SOURCES
 from tests.process.commands import OTEL_RL, clean_environment
 from tests.view_runs import GRPO, HOSTILE, MEASURED, T0, LookedAt, S, write_run
 
@@ -484,7 +485,7 @@ def test_dark_is_dark_and_is_remembered(viewed: Viewed) -> None:
 
 def test_a_phone_scrolls_in_one_direction(viewed: Viewed) -> None:
     browser = viewed.browser
-    browser.resize(500, 900)  # Chromium has no narrower window
+    browser.as_phone(390)
     try:
         browser.open(viewed.url, "runs")
         assert browser.get("document.documentElement.scrollWidth <= innerWidth")
@@ -493,12 +494,12 @@ def test_a_phone_scrolls_in_one_direction(viewed: Viewed) -> None:
         assert {text.strip() for text in browser.get(before)} == {'"step "', '"reward "'}
         badges = "[...document.querySelectorAll('.list .badge')].map((one) => one.parentElement)"
         right = f"{badges}.map((one) => one.getBoundingClientRect().right)"
-        assert max(browser.get(right)) <= 500  # states and verdicts are seen
-        for page in ("overview", "workers", "rollouts", "log", "health"):
+        assert max(browser.get(right)) <= 390  # states and verdicts are seen
+        for page in PAGES:
             viewed.open(GRPO, page)
-            assert browser.get("document.documentElement.scrollWidth <= innerWidth"), page
+            assert browser.get("[document.documentElement.scrollWidth, innerWidth]") == 2 * [390]
     finally:
-        browser.resize(1400, 1000)
+        browser.as_phone(0)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -712,6 +713,33 @@ def test_a_screen_reader_has_a_name_for_everything(viewed: Viewed) -> None:
     assert viewed.browser.get(_NAMELESS) == []
     for page in PAGES:
         assert viewed.open(GRPO, page).get(_NAMELESS) == [], page
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_on_any_page(viewed: Viewed, theme: str) -> None:
+    """Its rules are those of WCAG up to 2.2, levels A and AA, and its best practices."""
+    axe = SOURCES["axe"]
+    if not axe.is_built():
+        pytest.skip(axe.not_verified())
+    rules = (axe.path / "axe.min.js").read_text()
+    browser = viewed.browser
+    browser.open(viewed.url, "runs")
+    browser.do(f"localStorage.setItem('otel_rl.theme', '{theme}')")
+    for page in ("runs", *PAGES):
+        if page == "runs":
+            browser.open(viewed.url, page)
+        else:
+            viewed.open(GRPO, page)
+        browser.do(rules)
+        browser.do(
+            "window.found = null; axe.run().then(({ violations }) => { found = violations; })"
+        )
+        browser.wait("found !== null")
+        told = browser.get(
+            "found.map((one) => [one.id, one.nodes.map((of) => of.html).slice(0, 3)])"
+        )
+        assert told == [], page
+    browser.do("localStorage.clear()")
 
 
 def test_a_long_sample_is_short_until_it_is_opened(viewed: Viewed) -> None:

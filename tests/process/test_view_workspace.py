@@ -297,7 +297,8 @@ def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(
     for place, rate in enumerate((0.03, 0.1, 0.01, 0.3, 0.003)):
         config = {"optim": {"lr": rate}}
         key = ExperimentKey("sweep", str(place))
-        write_run(tmp_path / "data", LookedAt(key, workers=1, config=config), now_ns=T0 + place * S)
+        run = LookedAt(key, workers=1, config=config, machines=[f"node{place}", "shared"])
+        write_run(tmp_path / "data", run, now_ns=T0 + place * S)
     with served(tmp_path / "data") as url:
         browser.open(url, "runs")
         browser.do("document.querySelector('#all').click()")
@@ -311,10 +312,139 @@ def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(
         browser.wait(f"{rates}.length === 5 && {rates}.every((one) => one > 0)")
         browser.do("document.querySelector('[data-focus=\"sort optim.lr\"]').click()")
         browser.wait(f"JSON.stringify({rates}) === '[0.3,0.1,0.03,0.01,0.003]'")
+        for name in ("machines", "GPUs"):
+            browser.do(
+                f"const column = document.querySelector('#column'); column.value = '{name}';"
+                "column.dispatchEvent(new Event('change'))"
+            )
+            browser.wait(f"document.querySelector('[data-focus=\"sort {name}\"]') !== null")
+        row = "[...document.querySelectorAll('[data-run] .further')].map((one) => one.innerText)"
+        browser.wait(f"{row}.length === 15")
+        assert browser.get(f"{row}.slice(0, 3)") == ["0.3", "node3, shared", "2"]
+        for name in ("machines", "GPUs"):
+            remove = f"document.querySelector('[aria-label^=\"Remove the column {name} \"]')"
+            browser.do(f"{remove}.click()")
+            browser.wait(f"{remove} === null")
         browser.do("document.querySelector('#grid').click()")
         grid = "[...document.querySelectorAll('[data-grid]')]"
         browser.wait(f"{grid}.length > 1 && {grid}.every((one) => one.data?.length === 5)")
         browser.wait("location.hash.includes('columns=') && location.hash.includes('grid=1')")
         browser.do("location.reload()")
         browser.wait(f"{rates}.length === 5 && {rates}.every((one) => one > 0)")
+        assert browser.complaints() == []
+
+
+def test_of_three_hundred_keys_only_what_is_seen_is_asked_for_and_drawn(
+    viewed: tuple[str, Browser], tmp_path: Path
+) -> None:
+    """Then an overview is there at once, and so is the other theme."""
+    _, browser = viewed
+    key = ExperimentKey("wide", "500")
+    # Keys that differ by a number share a chart.
+    keys = [f"part{n}/{a}{b}" for n in "abcdefghij" for a in "klmnop" for b in "vwxyz"]
+    write_run(tmp_path / "data", LookedAt(key, steps=500, keys=keys))
+    with served(tmp_path / "data") as url:
+        browser.open(f"{url}#/run/{run_id(key.experiment, key.trial)}/overview", "overview")
+        browser.wait(f"{DRAWN}.length > 0 && document.querySelector('#verdict .badge') !== null")
+        asked = (
+            "performance.getEntriesByType('resource')"
+            ".filter((one) => one.name.includes('/api/') && !one.name.includes('plotly'))"
+        )
+        assert browser.get(f"{asked}.length") < 20
+        assert browser.get(f"{asked}.reduce((sum, one) => sum + one.transferSize, 0)") < 100_000
+        browser.do(
+            "document.querySelectorAll('.fold[aria-expanded=false]').forEach((one) => one.click())"
+        )
+        browser.wait(f"{PANELS}.length > 290")
+        drawn = 0
+        while drawn < 60:  # as a reader goes down
+            browser.do("scrollBy(0, innerHeight)")
+            browser.wait(f"{DRAWN}.length > {drawn}")
+            drawn = browser.get(f"{DRAWN}.length")
+        browser.do(
+            "window.redrawn = new Set(); const before = Plotly.react;"
+            "Plotly.react = (of, ...more) => { redrawn.add(of); return before(of, ...more); }"
+        )
+        seen = f"{DRAWN}.filter((one) => one.seen)"
+        color = f"{seen}[0].layout.font.color"
+        light = browser.get(color)
+        browser.do("document.documentElement.dataset.theme = 'light'")
+        browser.press("t")
+        browser.wait(f"{seen}.length > 0 && {seen}.every((one) => redrawn.has(one))")
+        assert browser.get("document.documentElement.dataset.theme") == "dark"
+        assert browser.get(color) != light
+        assert browser.get("redrawn.size") < drawn / 2
+        assert browser.get("[...redrawn].every((one) => one.seen)")
+        browser.do("scrollTo(0, 0)")  # what was not on the screen follows as it comes back
+        browser.wait(f"redrawn.has({PANELS}[0]) && {PANELS}[0].layout.font.color === {color}")
+        assert browser.complaints() == []
+        browser.do("localStorage.clear()")
+
+
+class Pointer:
+    """Clicks as a person makes them, counted."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.clicks = 0
+        self._browser = browser
+
+    def click(self, selector: str) -> None:
+        self._browser.wait(f"document.querySelector({json.dumps(selector)}) !== null")
+        self._browser.click(selector)
+        self.clicks += 1
+
+    def choose(self, selector: str, value: str) -> None:
+        """Open a list, and choose from it."""
+        option = f"{selector} option[value={json.dumps(value)}]"
+        self._browser.wait(f"document.querySelector({json.dumps(option)}) !== null")
+        self._browser.do(
+            f"const list = document.querySelector({json.dumps(selector)});"
+            f"list.value = {json.dumps(value)}; list.dispatchEvent(new Event('change'))"
+        )
+        self.clicks += 2
+
+
+def test_twelve_runs_are_compared_by_a_setting_in_six_clicks(
+    viewed: tuple[str, Browser], tmp_path: Path
+) -> None:
+    """The mean of each group with its lowest and highest, in the first charts of all runs."""
+    _, browser = viewed
+    for place in range(13):
+        rate, seed = (0.1, 0.01, 0.001, 0.0001)[place % 4], place // 4
+        is_of_sweep = place < 12
+        run = LookedAt(
+            ExperimentKey("sweep", str(place)),
+            workers=1,
+            config={"optim": {"lr": rate, "warmup": 10}, "seed": seed},
+            tags=["ablation"] if is_of_sweep else ["debug (old)"],
+            level=100 * rate + seed,
+        )
+        write_run(tmp_path / "data", run, now_ns=T0 + place * S)
+    with served(tmp_path / "data") as url:
+        browser.open(url, "runs")
+        pointer = Pointer(browser)
+        pointer.click("[data-run]:nth-child(2) .tag")
+        browser.wait("document.querySelectorAll('[data-run]:not([hidden])').length === 12")
+        pointer.click("#all")
+        plot = "document.querySelector('#compare')"
+        browser.wait(f"{plot}?.data?.length === 12")
+        pointer.choose("#group", "optim.lr")
+        means = f"({plot}?.data ?? []).filter((one) => one.opacity === undefined)"
+        browser.wait(f"{means}.length === 4")
+        names = browser.get(f"{means}.map((one) => one.name)")
+        assert names == [f"optim.lr {rate}, 3 runs" for rate in ("0.0001", "0.001", "0.01", "0.1")]
+        ends = f"(name) => {plot}.data.find((one) => one.name.endsWith(name)).y.at(-1)"
+        of = [
+            browser.get(f"({ends})('0.01, 3 runs{end}')") for end in ("", ": lowest", ": highest")
+        ]
+        assert of == pytest.approx([2.95, 1.95, 3.95])
+        pointer.click("#grid")
+        grid = "[...document.querySelectorAll('[data-grid]')].filter((one) => one.data)"
+        browser.wait(f"{grid}.length > 1 && {grid}.every((one) => one.data.length === 12)")
+        assert pointer.clicks <= 6
+        differences = "[...document.querySelectorAll('#differences tbody th')]"
+        assert browser.get(f"{differences}.map((one) => one.innerText)") == ["optim.lr", "seed"]
+        browser.wait("location.hash.includes('group=optim.lr')")
+        browser.do("location.reload()")
+        browser.wait(f"{means}.length === 4")
         assert browser.complaints() == []

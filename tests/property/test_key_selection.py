@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rl.bridge.counters import ValueFold
-from otel_rl.bridge.delivery.selection import KeyNames, KeySelection, Kind, ProjectKeys, ValueBudget
+from otel_rl.bridge.delivery.selection import KeySelection, Kind, ProjectKeys, ValueBudget
+from otel_rl.bridge.key_names import KeyNames
 from otel_rl.records import GPUS, HOSTS, KeySpec, Row, Table
 from otel_rl.semconv.spec import Tier
 from tests.slow import examples

@@ -1,4 +1,4 @@
-"""Selects the values of each row that a tracker gets, and their names. ADR 16.
+"""Selects the values of each row that a tracker gets. ADR 16.
 
 The catalogue of the run defines each key. Every row is passed on, with its number, also if
 nothing of it is left: the tracker's rows are counted. The first row of an opening, and each one
@@ -8,17 +8,17 @@ with an unknown key, carries the meaning of the keys that are sent from there on
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Final, TypeVar
 
 from otel_rl.bridge.counters import ValueFold
-from otel_rl.bridge.tracker_keys import MAX_KEY_BYTES
-from otel_rl.records import GPUS, HOSTS, KeySpec, Row
+from otel_rl.bridge.key_names import DEVICES, KeyNames, NamedKeys
+from otel_rl.records import KeySpec, Row
 from otel_rl.semconv.spec import Tier
 
-__all__ = ["MAX_KEYS", "KeyNames", "KeySelection", "Kind", "ProjectKeys", "ValueBudget"]
+__all__ = ["MAX_KEYS", "KeySelection", "Kind", "ProjectKeys", "ValueBudget"]
 
 _log = logging.getLogger(__name__)
 
@@ -27,37 +27,10 @@ _T = TypeVar("_T")
 MAX_KEYS: Final = 100_000
 """Keys of a project, by W&B's guidance."""
 
-_DEVICES: Final = (f"{GPUS}/", f"{HOSTS}/")
-
-_RESERVED: Final = frozenset(
-    {"step", "hours", "attempt", "policy_version"}
-    | {"project", "run", "timestamp", "time", "metrics"}  # Trackio's
-)
-"""Keys of a tracker's axes and columns. For all trackers, so that names agree."""
-
-_RESERVED_PREFIXES: Final = ("_", "otel_rl/", *_DEVICES, "diagnosis/", "step/attempt_")
-
-_OTHER: Final = "/otel_rl"
-"""Ends a key whose name is a tracker's own, or already that of a framework's metric."""
-
 _MINUTE_NS: Final = 60_000_000_000
 
 _Sent = Sequence[tuple[str, float]]
 """Names of a key in the tracker, each with the divisor of its values."""
-
-
-class KeyNames(StrEnum):
-    """Names of metrics that a framework logged through its adapter.
-
-    Attributes:
-        FRAMEWORK: The framework's own.
-        OTEL_RL: The shared ones.
-        BOTH: Each value under both.
-    """
-
-    FRAMEWORK = "framework"
-    OTEL_RL = "otel_rl"
-    BOTH = "both"
 
 
 class Kind(IntEnum):
@@ -187,14 +160,13 @@ class KeySelection:
         self.folded: Counter[ValueFold] = Counter()
         self._budget = budget
         self._detail = detail
-        self._names = names
+        self._named = NamedKeys(names=names)
         self._per_worker = per_worker
         self._keys = keys
         is_all = detail is Tier.EVERYTHING and names is KeyNames.OTEL_RL
         self._is_all = is_all and budget is None
         self._sent: dict[str, _Sent] = {}
         self._kinds: dict[str, Kind] = {}
-        self._taken: set[str] = set()
         self._devices: list[str] = []  # keys of GPUs and hosts
         # Keys for which there is no room in the run.
         self._crowded: set[str] = set()
@@ -223,17 +195,14 @@ class KeySelection:
         new: list[KeySpec] = []
         for spec in self._keys():
             if spec.key not in self._sent:
-                sent = tuple(self._named(spec))
-                self._taken.update(name for name, _ in sent)
+                named = self._named.add(spec)
+                sent = tuple((one.key, one.own_scale) for one in named)
                 self._is_all &= sent == ((spec.key, 1.0),)
                 self._sent[spec.key] = sent if self._is_selected(spec) else ()
                 self._note_device(spec.key)
                 self._look_for_room(spec, [name for name, _ in self._sent[spec.key]])
-                if spec.key not in self._crowded:
-                    new += (
-                        replace(spec, key=name, own_scale=divisor)
-                        for name, divisor in self._sent[spec.key]
-                    )
+                if self._sent[spec.key] and spec.key not in self._crowded:
+                    new += named
         for row in rows:
             for key in (*row.values, *row.tables, *row.labels):
                 if key not in self._sent:
@@ -243,7 +212,7 @@ class KeySelection:
         return new
 
     def _note_device(self, key: str) -> None:
-        if key.startswith(_DEVICES):
+        if key.startswith(DEVICES):
             self._devices.append(key)
 
     def _look_for_room(self, spec: KeySpec, names: Sequence[str]) -> None:
@@ -258,26 +227,6 @@ class KeySelection:
 
     def _is_selected(self, spec: KeySpec) -> bool:
         return self._detail.includes(spec.tier) or (self._per_worker and bool(spec.worker))
-
-    def _named(self, spec: KeySpec) -> Iterator[tuple[str, float]]:
-        """Yield the names of a key; those that were given before keep theirs."""
-        own = spec.own_name
-        has_own = self._names is not KeyNames.OTEL_RL and own and self._is_free(own)
-        if has_own:
-            yield own, spec.own_scale
-        if not has_own or (self._names is KeyNames.BOTH and own != spec.key):
-            name = spec.key
-            while name in self._taken or name in _RESERVED:
-                name += _OTHER
-            yield name, 1.0
-
-    def _is_free(self, own: str) -> bool:
-        return (
-            own not in self._taken
-            and own not in _RESERVED
-            and not own.startswith(_RESERVED_PREFIXES)
-            and len(own.encode(errors="replace")) <= MAX_KEY_BYTES
-        )
 
     def _row(self, row: Row) -> Row:
         sent, left_out = self._sent, self._left_out(row)

@@ -18,6 +18,7 @@ from otel_rl.bridge.journal.interface import MADE, WAITING, Connection, Journal,
 from otel_rl.bridge.journal.log import Log, read_log
 from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY, JOURNAL_FILE, is_in_use
 from otel_rl.bridge.journal.state import read_description, readable_keys
+from otel_rl.bridge.key_names import NamedKeys
 from otel_rl.diagnose.result import Kind
 from otel_rl.errors import JournalError
 from otel_rl.goodput import Spent
@@ -45,12 +46,14 @@ __all__ = [
     "overview",
     "read_history",
     "read_keys",
+    "read_named_keys",
     "read_runs",
     "read_tables",
     "removed_runs",
     "revision",
     "span_parts",
     "state_of",
+    "whole_history",
 ]
 
 _TABLE_MARK: Final = b':[["'  # its columns; decoding shows whether it is a label or value
@@ -178,9 +181,22 @@ def read_history(
     ]
 
 
+def whole_history(connection: Connection, run: str) -> Iterator[bytes]:
+    """Yield all encoded ``Facts`` of a run, without damaged ones."""
+    after = 0
+    while some := read_history(connection, run, after=after):
+        after = some[-1][0]
+        yield from (body for _, body in some if body is not None)
+
+
 def read_keys(connection: Connection, run: str) -> Sequence[KeySpec]:
-    """Return the catalogue of keys, in order of appearance."""
+    """Return the catalogue of keys as rows have them, in order of appearance."""
     return readable_keys(read_log(connection, run, Log.KEYS))
+
+
+def read_named_keys(connection: Connection, run: str) -> NamedKeys:
+    """Return the catalogue of keys by the names that people meet."""
+    return NamedKeys(read_keys(connection, run))
 
 
 def span_parts(connection: Connection, run: str, *, since_ns: int) -> Iterator[bytes]:

@@ -341,7 +341,8 @@ class NewFindings(Stored):
 
     def add(self, finding: Finding) -> bool:
         """Add a finding, unless it tells what the last one has told. Returns whether it is new."""
-        if not finding.causes and self.last_subject is None:
+        if not finding.causes and not self.last_words:
+            self.last_subject = finding.subject  # no news, but a list tells that it was looked at
             return False
         begins_again = self.has_ended and not finding.has_ended
         is_same = finding.subject == self.last_subject and not begins_again

@@ -8,7 +8,7 @@ from pathlib import Path
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings, Readers
 from otel_rl.bridge.receive.tls import listens_on_loopback
-from otel_rl.cli.embedded_bridge import W_AND_B_IS_OFF, started, without_disabled
+from otel_rl.cli.embedded_bridge import started, without_disabled
 from otel_rl.cli.ending.end import finish, leave
 from otel_rl.cli.inbox_bridge import serve_inbox
 from otel_rl.cli.options import (
@@ -93,8 +93,6 @@ def _enabled(settings: BridgeSettings) -> BridgeSettings:
             "W&B is disabled (WANDB_MODE), and is the only tracker: no run would be written.",
             hint="Name another tracker, e.g. --tracker jsonl, or unset WANDB_MODE.",
         )
-    if enabled is not settings:
-        say(W_AND_B_IS_OFF)
     return enabled
 
 

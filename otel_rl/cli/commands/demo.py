@@ -44,11 +44,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(%(default)s)")
     parser.add_argument("--no-kill", action="store_true", help="do not kill a generator half-way")
     parser.add_argument(
-        "--colocated",
-        action="store_true",
-        help="on-policy: trainer and generator take turns on one device; no faults",
-    )
-    parser.add_argument(
         "--fault",
         action="append",
         dest="faults",
@@ -76,13 +71,8 @@ def _command(arguments: argparse.Namespace) -> int:
         return _list_faults()
     names = run_names(arguments, os.environ, default_experiment="grpo-demo").settled()
     settings = _demo_settings(arguments, names.key)
-    colocated = arguments.colocated
-    if colocated and arguments.faults:
-        raise ConfigError(
-            "--colocated: has no processes for --fault.", hint="Leave one of them out."
-        )
     if arguments.endpoint:
-        return _train(settings, names, arguments.endpoint, colocated=colocated)
+        return _train(settings, names, arguments.endpoint)
     embedded = Embedded(settings_of(arguments, defaults=embedded_defaults(names)), names)
     bridge, names, key = embedded.bridge, embedded.names, embedded.names.key
     status = 1
@@ -96,7 +86,7 @@ def _command(arguments: argparse.Namespace) -> int:
             said_by_the_report(may_go_on=True),
             live_line(bridge.settings.data, key, is_wanted=True),
         ):
-            status = _train(settings, names, bridge.http, colocated=colocated, token=embedded.token)
+            status = _train(settings, names, bridge.http, token=embedded.token)
     finally:
         with end_requests() as requests:
             ending = finish(bridge, exit_code=status, is_over=True, requests=requests)
@@ -151,17 +141,10 @@ def _list_faults() -> int:
     return 0
 
 
-def _train(
-    settings: "DemoSettings",
-    names: RunNames,
-    http: str,
-    *,
-    colocated: bool = False,
-    token: str = "",
-) -> int:
-    from otel_rl.demo import COLOCATED, ORCHESTRATOR, run  # needs numpy
+def _train(settings: "DemoSettings", names: RunNames, http: str, *, token: str = "") -> int:
+    from otel_rl.demo import run  # needs numpy
 
     environment = reporting_environment(os.environ, http=http, names=names, token=token)
-    result = run(settings, environment, orchestrator=COLOCATED if colocated else ORCHESTRATOR)
+    result = run(settings, environment)
     print(result, flush=True)
     return 0 if result.ok else 1

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.reader import read_history
+from otel_rl.bridge.journal.reader import whole_history
 from otel_rl.cli.find_run import FoundRun, Runs, add_run, steps, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.terminal import counted, progress
+from otel_rl.diagnose.coverage import steps_of
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.goodput import goodput_of
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.places import with_places
 from otel_rl.diagnose.render import in_words
 from otel_rl.diagnose.report_json import json_schema, run_as_json
 from otel_rl.diagnose.result import Diagnosis
@@ -26,7 +26,7 @@ from otel_rl.plurals import many
 from otel_rl.redaction import printable, redacted, shown
 from otel_rl.view.journals import Found
 from otel_rl.view.report import CAUSES, write_report
-from otel_rl.view.worker_places import places_of
+from otel_rl.view.worker_places import completed
 
 __all__ = ["add_parser"]
 
@@ -102,7 +102,8 @@ def _command(arguments: argparse.Namespace) -> int:
         print(json.dumps(run_as_json(run.key, history, report), indent=1, allow_nan=False))
         return status
     attempt = f", attempt {history.attempt}" if history.attempt > 1 else ""
-    size = f"{many(history.last, 'step')}{attempt}, {many(len(bodies), 'snapshot')}"
+    steps = max(history.last, steps_of(history))  # of a long run the first are forgotten
+    size = f"{many(steps, 'step')}{attempt}, {many(len(bodies), 'snapshot')}"
     print(shown(f"{run.key}, {size}"))
     for line in in_words(report, trace_url=redacted(settings.rows.trace_url)):
         print(printable(line))
@@ -122,7 +123,7 @@ def _diagnosed(arguments: argparse.Namespace, run: FoundRun, history: RunHistory
         silent_s=max(0.0, time.time() - history.newest_ns / 1e9),
         is_interrupted=run.overview.is_interrupted,
     )
-    return with_places(report, places_of(Found(run.id, run.overview, run.open), report))
+    return completed(Found(run.id, run.overview, run.open), report)
 
 
 def _write_html(arguments: argparse.Namespace, settings: BridgeSettings, run: FoundRun) -> None:
@@ -145,12 +146,8 @@ def _history(run: FoundRun) -> Sequence[bytes]:
     Raises:
         ConfigError: The journal has none.
     """
-    bodies: list[bytes] = []
-    after = 0
     with run.open() as connection:
-        while some := read_history(connection, run.id, after=after):
-            after = some[-1][0]
-            bodies += [body for _, body in some if body is not None]
+        bodies = [*whole_history(connection, run.id)]
     if not bodies:
         raise ConfigError(
             f"The journal has no history of {run.key}.",

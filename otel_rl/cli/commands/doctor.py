@@ -23,7 +23,7 @@ from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.receive.tls import load_tls
 from otel_rl.bridge.receive.tokens import Tokens
 from otel_rl.cli.environment import misspelt
-from otel_rl.cli.find_run import Runs, shared_journal
+from otel_rl.cli.find_run import Runs
 from otel_rl.cli.options import (
     add_bridge_options,
     add_listen_options,
@@ -208,7 +208,7 @@ def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
     """Check that the journal can be opened, or created."""
     if settings.journal.url is not None:
         try:
-            with shared_journal(settings) as journal:
+            with contextlib.closing(settings.journal_place.open()) as journal:
                 size = journal.size()
         except OtelRLError as exc:
             yield CheckResult("journal.url", exc.args[0], ok=False, hint=exc.hint)

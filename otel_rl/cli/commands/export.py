@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.reader import read_history, read_keys, span_parts
+from otel_rl.bridge.journal.reader import read_named_keys, span_parts, whole_history
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.bridge.rows.stored_run import read_standing
@@ -152,24 +152,15 @@ def _select(table: SpanTable, run: FoundRun, wanted: tuple[int, int] | None) -> 
     return first, last
 
 
-def _history(connection: Connection, run: str) -> Iterator[Facts]:
-    after = 0
-    while some := read_history(connection, run, after=after):
-        for number, body in some:
-            after = number
-            if body is not None:
-                yield Facts.decode(body)
-
-
 def _leads(connection: Connection, run: str, wanted: tuple[int, int] | None) -> Mapping[str, float]:
-    """Return by how many seconds clocks were ahead of that of the step, by worker on their hosts.
+    """Return by how many seconds the clock of a worker's host was ahead of that of the step.
 
     The bridge estimates it for each step that it explains; the median of those of the wanted steps
     is taken, in which a clock without a difference is 0.
     """
     explained = 0
     found: dict[str, list[float]] = defaultdict(list)
-    for facts in _history(connection, run):
+    for facts in map(Facts.decode, whole_history(connection, run)):
         for step in facts.steps:
             if wanted is None or wanted[0] <= step.step <= wanted[1]:
                 explained += 1
@@ -194,18 +185,21 @@ def _set_clocks(table: SpanTable, leads: Mapping[str, float], names: Mapping[str
 
 def _counters(connection: Connection, run: str) -> Iterator[Counter]:
     """Yield the values of queues and devices of each worker, the mean of about a second each."""
+    names = read_named_keys(connection, run)
     wanted = {
         spec.key
-        for spec in read_keys(connection, run)
+        for spec in names.specs
         if spec.statistic == "value"
         and not spec.worker
         and any(fnmatchcase(spec.name, pattern) for pattern in _COUNTERS)
     }
-    for facts in _history(connection, run):
-        for key in wanted.intersection(facts.workers):
-            for one in facts.workers[key]:
+    for facts in map(Facts.decode, whole_history(connection, run)):
+        for key, measured in facts.workers.items():
+            name, divisor = names.of(key)
+            for one in measured if name in wanted else ():
                 if one.measurements:
-                    yield Counter(one.worker, key, facts.time_ns, one.total / one.measurements)
+                    value = one.total / one.measurements / divisor
+                    yield Counter(one.worker, name, facts.time_ns, value)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.counters import Counter, Outcome
 from otel_rl.bridge.delivery.wandb.account import OWN_RUN, is_disabled
 from otel_rl.cli.embedded_bridge import (
-    W_AND_B_IS_OFF,
     Embedded,
     embedded_defaults,
     page_link,
@@ -157,8 +156,6 @@ def _command(arguments: argparse.Namespace) -> int:
                 "otel-rl run --tracker jsonl -- CMD"
             )
             return _run(command, _recording_nothing(names), requests)
-        if enabled is not settings:
-            say(W_AND_B_IS_OFF)
         try:
             embedded = Embedded(enabled, names)
         except OtelRLError as exc:
@@ -174,7 +171,6 @@ def _run_reported(
     embedded: Embedded,
     arguments: argparse.Namespace,
 ) -> int:
-    """Run the command and finish its run. Returns the exit status."""
     bridge = embedded.bridge
     status_file = StatusFile(bridge.settings.data)
     status = _NOT_EXECUTABLE
@@ -184,7 +180,7 @@ def _run_reported(
             said_by_the_report(may_go_on=True),
             live_line(bridge.settings.data, embedded.names.key, is_wanted=arguments.live_line),
         ):
-            status = _run(command, environment, requests, embedded.began)
+            status = _run(command, environment, requests, bridge.began)
     finally:
         requests.end.status = status
         by = _signal_of(status)
@@ -206,7 +202,6 @@ def _say_lost(words: str, arguments: argparse.Namespace, status: int) -> None:
 
 
 def _with_loss(status: int, arguments: argparse.Namespace) -> int:
-    """Return the exit status after a loss."""
     return _LOST if arguments.fail_on_loss and not status else status
 
 
@@ -281,7 +276,7 @@ def _not_run(command: Sequence[str]) -> int:
 
 
 def _options_in(command: Sequence[str], usage: str) -> Sequence[str]:
-    """Return the options of this command that stand behind CMD."""
+    """Return options of this command that stand behind the name of CMD, and so are given to CMD."""
     own = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", usage))
     return [name for word in command if (name := word.partition("=")[0]) in own]
 
@@ -313,7 +308,6 @@ def _likely_cause(bridge: Bridge, status: int) -> str:
 
 
 def _name_of(command: Sequence[str]) -> str:
-    """Return the name of the script."""
     scripts = [word for word in command if word.endswith((".py", ".sh"))]
     stem = Path(scripts[0] if scripts else command[0]).stem
     return "".join(filter(str.isprintable, stem))[:_MAX_STEM] or "run"

@@ -2,9 +2,7 @@
 
 import argparse
 import json
-import os
 import shutil
-import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -51,15 +49,15 @@ TIME its mean time of that in a step, PEERS how many times that of the median of
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _GAP: Final = "  "
 _USUAL_NAME: Final = 60  # a longer one, in a pipe, leaves other lines as they are
-_SHORTEST_CUT: Final = 20
+_SHORTEST_CUT: Final = 24
 _LONGEST_VERDICT: Final = 24
 _OF_ONE, _OF_MANY = 120, 20  # newest records of the history that are read, each of about a second
 
-# What a narrow terminal does without, in this order; the first ones do not change while one looks.
-_STILL: Final = ("FILES", "JOURNAL", "AGE", "ID")
-_RARELY_NEEDED: Final = (
-    *("FILES", "JOURNAL", "AGE", "STEPS/S", "GOODPUT", "ACTIVE", "WORKERS", "REWARD"),
-)
+_STILL: Final = ("JOURNAL", "AGE", "ID")
+"""Columns that hardly change while one watches."""
+
+_RARELY_NEEDED: Final = ("JOURNAL", "AGE", "STEPS/S", "GOODPUT", "ACTIVE", "WORKERS", "REWARD")
+"""What a narrow terminal does without, in this order."""
 
 _STYLES: Final = {
     "running": "green",
@@ -78,7 +76,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "runs",
         description="List the runs that a bridge keeps, the last active one first: id, state, "
-        "verdict, step, reward, goodput, sizes, place in the tracker; or the workers of one.",
+        "verdict, step, reward, goodput, size, place in the tracker; or the workers of one.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -198,7 +196,7 @@ class _Table:
             command = own_command("diagnose", key, *place)
             head = [f"{now.verdict}; evidence and what to do: {command}", *head]
         if not is_watched:
-            head += _notes(one, with_links=True)
+            head += _notes(one)
         workers = worst_first(now.workers, now.verdict)
         above = [*map(Line, map(printable, head)), Line("")]
         if not workers:
@@ -207,16 +205,12 @@ class _Table:
         return Screen([*above, title], lines)
 
 
-def _notes(one: _Listed, *, with_links: bool) -> Sequence[str]:
+def _notes(one: _Listed) -> Sequence[str]:
+    """Return how a run has crashed, and its places in trackers."""
     crash = one.run.overview.description.crash
-    notes = [] if crash is None else [f"  {crash.as_crash}"]
-    if with_links:
-        notes += [f"  {link}" for link in _links(one)]
-    return [*map(printable, notes)]
-
-
-def _links(one: _Listed) -> Sequence[str]:
-    return [redacted(of.location) for of in one.run.overviews if of.location]
+    notes = [] if crash is None else [crash.as_crash]
+    notes += [redacted(of.location) for of in one.run.overviews if of.location]
+    return [f"  {printable(note)}" for note in notes]
 
 
 def _as_json(one: _Listed, of: RunOverview) -> dict[str, object]:
@@ -242,7 +236,6 @@ def _as_json(one: _Listed, of: RunOverview) -> dict[str, object]:
         "rows": of.rows,
         "unconfirmed_rows": of.unconfirmed,
         "journal_bytes": _journal_bytes(of),
-        "file_bytes": _size(of.location),
         "failures": [printable(str(failure)) for failure in of.description.failures],
     }
 
@@ -256,62 +249,27 @@ def _journal_bytes(of: RunOverview) -> int:
     return of.made_bytes + of.waiting_bytes
 
 
-def _size(location: str) -> int | None:
-    """Return the bytes of a file, or of all files in a directory; None if it is not here."""
-    if not location or "://" in location:
-        return None
-    path = Path(location)
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    if not stat.S_ISDIR(status.st_mode):
-        return status.st_size
-    return sum(_file_sizes(path))
-
-
-def _file_sizes(directory: Path) -> Iterator[int]:
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            try:
-                status = (Path(parent) / name).lstat()
-            except OSError:  # removed meanwhile
-                continue
-            if stat.S_ISREG(status.st_mode):
-                yield status.st_size
-
-
 # Cells
 
 
 def _table_of_runs(
     listed: Sequence[_Listed], columns: int | None, *, is_watched: bool
 ) -> Sequence[Line]:
-    """Return the header, and the lines of each run."""
-    without = {*_STILL, "LINK"} if is_watched else {"LINK"}
+    without = _STILL if is_watched else ()
     rows = [
-        {title: text for title, text in cells.items() if title not in without}
-        for cells in (_cells(one, with_files=not is_watched) for one in listed)
+        {title: text for title, text in _cells(one).items() if title not in without}
+        for one in listed
     ]
     head, *lines = _grid(rows, columns)
-    if is_watched:
-        return [head, *lines]
-    links = [printable(" ".join(_links(one))) for one in listed]
-    room = columns and columns - len(_GAP) - max(len(line.text) for line in lines)
-    has_room = room is None or max(map(len, links)) <= room
-    if has_room:
-        head, *lines = _grid(
-            [{**row, "LINK": link or "-"} for row, link in zip(rows, links, strict=True)], columns
-        )
     found = [head]
     for one, line in zip(listed, lines, strict=True):
-        found += [line, *map(Line, _notes(one, with_links=not has_room))]
+        found += [line, *map(Line, () if is_watched else _notes(one))]
     return found
 
 
-def _cells(one: _Listed, *, with_files: bool) -> Mapping[str, str]:
+def _cells(one: _Listed) -> Mapping[str, str]:
     now, ratio = one.now, _goodput(one.now)
-    cells = {
+    return {
         "RUN": str(one.run.key),
         "ID": one.run.id,
         "STATE": now.state,
@@ -325,10 +283,6 @@ def _cells(one: _Listed, *, with_files: bool) -> Mapping[str, str]:
         "ACTIVE": _duration(now.idle_s),
         "JOURNAL": _bytes(_journal_bytes(one.run.overview)),
     }
-    if with_files:  # looks at every file of a tracker's directory
-        sizes = [size for of in one.run.overviews if (size := _size(of.location)) is not None]
-        cells["FILES"] = _bytes(sum(sizes)) if sizes else "-"
-    return cells
 
 
 def _worker_cells(worker: WorkerLine) -> Mapping[str, str]:

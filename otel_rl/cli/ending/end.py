@@ -278,7 +278,7 @@ def left_in_words(left: Left, seconds: float) -> str:
 
 
 class _Held(logging.Filter):
-    """Holds back for a moment what the report of an end says: the end may be the reason for it."""
+    """Holds back log lines for a moment: if the command ends meanwhile, the report says them."""
 
     def __init__(self, handler: logging.Handler) -> None:
         super().__init__()

@@ -17,11 +17,9 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
-from otel_rl.demo import tokenizer
-from otel_rl.demo.decoding import DecodeBatch, Job
+from otel_rl.demo.decoding import DecodeBatch, Job, KvCache
 from otel_rl.demo.faults import Kind
 from otel_rl.demo.generator_metrics import GeneratorMetrics, observe_process
-from otel_rl.demo.kv_cache import KvCache
 from otel_rl.demo.messages import (
     Carrier,
     Completions,
@@ -32,6 +30,7 @@ from otel_rl.demo.messages import (
     Weights,
 )
 from otel_rl.demo.rpc import ControlClient, Remote
+from otel_rl.demo.task import END, encode
 from otel_rl.demo.transformer import Parameters
 
 __all__ = ["main"]
@@ -79,12 +78,10 @@ class Generator:
             checkpoint = Path(control.start.checkpoint).read_bytes()
             self._policy = Parameters.from_bytes(self._shape, checkpoint)
             self._cache = KvCache(
-                self._shape,
-                limit_tokens=settings.cache_tokens,
-                block_tokens=settings.cache_block_tokens,
+                limit_tokens=settings.cache_tokens, block_tokens=settings.cache_block_tokens
             )
         metrics.phases()
-        metrics.cache(self._cache.pool)
+        metrics.cache(self._cache)
         metrics.preemptions.add(0)
         metrics.policy_version.set(self._version)
         self._faults = control.faults
@@ -134,8 +131,6 @@ class Generator:
         if isinstance(newer, Weights):
             self._policy = Parameters.from_bytes(self._shape, newer.flat)
             self._version = newer.version
-            # Keys and values of the old weights are invalid for the new ones.
-            self._cache.pool.forget()
             self._metrics.policy_updates.add(1)
             self._metrics.policy_version.set(newer.version)
             self._pulled = self._close_pull(newer, begun_ns)
@@ -158,14 +153,14 @@ class Generator:
 
     def _serve_one_batch(self) -> None:
         self._lose_cache()
-        batch = DecodeBatch(self._cache, self._policy, tokenizer.END, self._rng)
+        batch = DecodeBatch(self._cache, self._policy, END, self._rng)
         tasks: list[_Task] = []
         while self._waiting and len(tasks) < self._batch_limit:
             waiting = self._waiting[0]
             request, arrived_s = waiting.request, waiting.arrived_s
             with self._metrics.phase("tokenize"):
                 begun_s = time.perf_counter()
-                prompt = tokenizer.encode(request.prompt)
+                prompt = encode(request.prompt)
                 tokenize_s = time.perf_counter() - begun_s
             job = Job(
                 prompt, request.samples, request.max_tokens, request.temperature, request.top_p
@@ -181,12 +176,12 @@ class Generator:
             with self._metrics.phase("action_select"), self._pace():
                 batch.add(job)
         self._metrics.running.add(len(tasks))
-        self._metrics.cache(self._cache.pool)
+        self._metrics.cache(self._cache)
         with self._metrics.phase("action_select"):
             batch.run(self._pace)
         finished_s = time.perf_counter()
         batch.release()
-        self._metrics.cache(self._cache.pool)
+        self._metrics.cache(self._cache)
         for place in sorted(batch.preempted, reverse=True):
             self._wait_again(tasks[place])
         done = [place for place in range(len(tasks)) if place not in batch.preempted]
@@ -215,11 +210,11 @@ class Generator:
 
     def _lose_cache(self) -> None:
         """Shrink the cache, as if another process used the device's memory."""
-        pool, factor = self._cache.pool, self._faults.size(Kind.KV_THRASH)
-        if factor is None or pool.limit_tokens < self._whole_cache_tokens:
+        cache, factor = self._cache, self._faults.size(Kind.KV_THRASH)
+        if factor is None or cache.limit_tokens < self._whole_cache_tokens:
             return
-        left = max(self._least_cache_tokens, round(pool.limit_tokens / factor))
-        pool.shrink((pool.limit_tokens - left) // pool.block_tokens)
+        left = max(self._least_cache_tokens, round(cache.limit_tokens / factor))
+        cache.shrink((cache.limit_tokens - left) // cache.block_tokens)
 
     def _open_span(self, request: Request) -> Span:
         return self._tracer.start_span(

@@ -20,9 +20,8 @@ from pathlib import Path
 import numpy as np
 
 import otel_rl
-from otel_rl.demo.children import Child
 from otel_rl.demo.faults import FaultPlan, Kind
-from otel_rl.demo.members import Members, RunFailed, ending
+from otel_rl.demo.members import Child, Members, RunFailed
 from otel_rl.demo.messages import (
     Finished,
     GoOn,
@@ -69,7 +68,7 @@ class Orchestrator:
             settings.faults, steps=settings.steps, processes=settings.processes
         )
         self._members = Members(settings, self._faults, self._checkpoint, self._logs)
-        self._server, self._children = self._members.server, self._members.children
+        self._server = self._members.server
         self._replicas = Replicas(queue_limit=settings.queue_limit)
         self._feed = Prompts(settings)
         self._admission = Admission(settings)
@@ -91,8 +90,7 @@ class Orchestrator:
             reason, status = str(failure), failure.status
             self._dismiss()
         finally:
-            self._children.end_all()
-            self._progress.close()
+            self._members.end_all()
             otel_rl.finish(status)
         return self._record.result(reason=reason, logs=self._logs, replicas=self._replicas)
 
@@ -114,7 +112,7 @@ class Orchestrator:
                     here.add(member)
                     self._members.register(member, message)
             self._progress.waiting(len(here), len(members), "processes have started")
-            self._members.fail_on(self._children.exited())
+            self._members.fail_on(self._members.exited())
             self._members.check()
             if time.monotonic() > deadline_s:
                 raise RunFailed(f"only {len(here)} of {len(members)} processes came up in time")
@@ -128,7 +126,6 @@ class Orchestrator:
     # Faults
 
     def _begin_faults(self) -> None:
-        """Start the faults of the present step."""
         for fault, victims in self._faults.beginning(self._record.step):
             whom = ", ".join(f"{role}-{index}" for role, index in sorted(victims)) or "no process"
             self._progress.note(f"From step {self._record.step} on: {fault.words} ({whom}).")
@@ -142,11 +139,10 @@ class Orchestrator:
     # Train
 
     def _train(self) -> None:
-        """Train until the last step is done, or the run is interrupted."""
         while not self._record.is_complete:
             for member, message in self._server.receive(timeout_s=TICK_S):
                 self._handle(member, message)
-            self._replace_generators(self._children.exited())
+            self._replace_generators(self._members.exited())
             self._feed_replicas()
             self._show()
             self._members.check()
@@ -184,7 +180,7 @@ class Orchestrator:
                 self._members.fail_on([child])
             requests = self._replicas.lost(child.index)
             self._progress.note(
-                f"{child.name} is gone ({ending(child)}); {requests} requests are sent to other "
+                f"{child.name} is gone ({child.ending}); {requests} requests are sent to other "
                 "replicas; restarting it."
             )
             self._members.start(child.role, child.index, self._settings.generators)
@@ -204,10 +200,10 @@ class Orchestrator:
         """Kill a generator during its work, so that other replicas must repeat it."""
         self._kill_is_due = False
         self._progress.note(f"Killing generator-{KILLED_REPLICA} to show a recovery.")
-        self._children.kill("generator", KILLED_REPLICA)
+        self._members.kill("generator", KILLED_REPLICA)
 
     def _show(self) -> None:
-        status = self._record.status(alive=len(self._children))
+        status = self._record.status(alive=len(self._members))
         if status is not None:
             self._progress.show(status)
         else:
@@ -219,17 +215,17 @@ class Orchestrator:
     def _stop(self) -> None:
         self._show()
         for role in STOP_ORDER:
-            for index in self._children.alive(role):
+            for index in self._members.alive(role):
                 if role != "trainer":  # stopped by the answer to the last step
                     self._server.send((role, index), Stop())
             self._wait_until_gone(role)
 
     def _wait_until_gone(self, role: str) -> None:
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
-        while self._children.alive(role):
+        while self._members.alive(role):
             self._stop_newcomers()
             self._members.fail_on(
-                [child for child in self._children.exited() if ending(child) != "exit 0"]
+                [child for child in self._members.exited() if child.ending != "exit 0"]
             )
             self._members.check()
             if time.monotonic() > deadline_s:
@@ -251,9 +247,9 @@ class Orchestrator:
         for role, index, _ in self._settings.members:
             self._server.send((role, index), Stop())
         deadline_s = time.monotonic() + DISMISS_TIMEOUT_S
-        while len(self._children) and time.monotonic() < deadline_s:
+        while len(self._members) and time.monotonic() < deadline_s:
             self._stop_newcomers()
-            self._children.exited()
+            self._members.exited()
 
 
 class _RunRecord:
@@ -305,11 +301,7 @@ class _RunRecord:
         self._tokens += tokens
 
     def status(self, *, alive: int) -> Status | None:
-        """Return the status for the progress line; None before the first step.
-
-        Args:
-            alive: Living processes.
-        """
+        """Return the status for the progress line; None before the first step."""
         if not self._steps:
             return None
         last = self._steps[-1]

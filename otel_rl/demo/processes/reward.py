@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind
 
 import otel_rl
 from otel_rl import lineage
-from otel_rl.demo import task, tokenizer
+from otel_rl.demo import task
 from otel_rl.demo.faults import FaultInjection, Kind
 from otel_rl.demo.messages import Completions, Done, Group
 from otel_rl.demo.metrics import Rollouts, report_as
@@ -30,8 +30,8 @@ def rewards_of(completions: Completions) -> tuple[float, ...]:
     return tuple(
         task.score(
             completions.prompt,
-            tokenizer.decode(tokens),
-            ended=tokens[-1] == tokenizer.END,
+            task.decode(tokens),
+            ended=tokens[-1] == task.END,
         )
         for tokens in completions.tokens
     )

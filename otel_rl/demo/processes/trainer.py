@@ -5,7 +5,7 @@ computing and sending weights are separate, because each has another cause:
 
     collector_wait   the buffer has too few groups yet
     replay_batch_wait   the transfer of reserved groups
-    batch_create, h2d_copy   rectangles, and their copy to the staging area
+    batch_create, h2d_copy   rectangles, and their copy to a device
     rank_barrier, reference, train (param_sync inside)   the update, in step with the other ranks
     weight_sync (weight_push inside)   rank 0 sends the new policy to the weight store
     sync_coordination   rank 0 reports to the orchestrator and waits for its answer
@@ -23,7 +23,7 @@ from opentelemetry import trace
 import otel_rl
 from otel_rl import lineage
 from otel_rl.demo.faults import Kind
-from otel_rl.demo.grpo import Batch, Learner, Ranks, Staging, pack
+from otel_rl.demo.grpo import Batch, Learner, Ranks, pack
 from otel_rl.demo.messages import (
     Fetch,
     Group,
@@ -54,7 +54,6 @@ class Trainer:
         self._metrics = metrics
         self._groups = settings.groups_per_rank
         self._length = settings.shape.positions
-        self._staging = Staging(rows=self._groups * settings.group_size, length=self._length)
         self._learner = Learner(settings, Path(control.start.checkpoint).read_bytes())
         self._peak_flops_per_s = peak_flops_per_s()
         self._buffer = Remote(control.address("replay_buffer"), control.faults.message_travels)
@@ -104,7 +103,7 @@ class Trainer:
         with otel_rl.phase("batch_create"):
             packed = pack(groups, length=self._length)
         with otel_rl.phase("h2d_copy"):
-            return self._staging.load(packed)
+            return packed.copied()
 
     def _train(self, step: int, groups: Sequence[Group], batch: Batch) -> StepFigures:
         with self._waiting("rank_barrier"):

@@ -120,7 +120,7 @@ def _slowest(history: RunHistory) -> Iterator[_Slowest]:
 
 
 def _is_uneven(history: RunHistory, place: PhaseKey) -> bool:
-    """Return whether one worker may take longer: both times are known from earlier looks."""
+    """Return whether a worker may take longer than its peers; cheap, from cached times."""
     of_role = pooled(history, place).values
     return bool(of_role) and usual_time(history, place) >= _UNEVEN * median(of_role)
 
@@ -173,7 +173,6 @@ def _slowest_of(history: RunHistory, place: PhaseKey, alike: _Alike) -> _Slowest
 
 
 def _ends(workers: Collection[str]) -> Collection[str]:
-    """Return the workers with the least and the greatest index."""
     return min(workers, key=_number), max(workers, key=_number)
 
 

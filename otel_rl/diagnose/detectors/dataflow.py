@@ -17,8 +17,15 @@ from otel_rl.diagnose.classify import (
 from otel_rl.diagnose.detectors.slow_phases import in_seconds, step_time, traces_of
 from otel_rl.diagnose.detectors.workload import Workload, follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
-from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, level, levels, smoothed
+from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import (
+    IN_ORDER,
+    IN_ORDER_OF_STEPS,
+    LevelChange,
+    level,
+    levels,
+    smoothed,
+)
 
 __all__ = ["evictions", "starvation"]
 
@@ -116,7 +123,7 @@ def _sides(steps: Sequence[int], values: Sequence[float], since: int) -> tuple[f
 
 
 def _is_longer_wait(change: LevelChange, usual_s: float) -> bool:
-    clear = change.is_rise(ratio=2.5, order=0.75, size=2.5) and change.jump > 0.3
+    clear = change.is_rise(ratio=2.5, order=IN_ORDER_OF_STEPS, size=2.5) and change.jump > 0.3
     return clear and change.after - change.before >= _MIN_SHARE * usual_s
 
 
@@ -125,7 +132,7 @@ def _idle_others(history: RunHistory, role: str) -> Iterator[Evidence]:
     for subject, what in ((Subject.IDLE_TIME, "idle time"), (Subject.QUEUE_DEPTH, "queue")):
         for key, worker, track in tracks_about(history, subject):
             moved = None if key.startswith(f"{role}/") else level(track)
-            if moved is None or abs(moved.change.order) < 0.7:
+            if moved is None or abs(moved.change.order) < IN_ORDER:
                 continue
             if (moved.after > moved.before) == (subject is Subject.IDLE_TIME):
                 yield Evidence(what, key, worker, moved.before, moved.after)
@@ -140,7 +147,7 @@ def evictions(history: RunHistory) -> Iterator[Cause]:
         rises = (
             one
             for one in levels(smoothed(track), shortest=6)
-            if one.is_rise(ratio=4.0, order=0.75, size=1.5)
+            if one.is_rise(ratio=4.0, order=IN_ORDER_OF_STEPS, size=1.5)
         )
         if (change := next(rises, None)) is not None:
             rate = _mean_since(track, change.step)
@@ -159,7 +166,7 @@ def evictions(history: RunHistory) -> Iterator[Cause]:
         since=change.step,
         evidence=[
             Evidence("samples evicted or dropped per step", of, by, c.before, c.after)
-            for _, of, by, c in found[:4]
+            for _, of, by, c in found[:MOST_EVIDENCE]
         ],
     )
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
 from otel_rl.diagnose.detectors.workload import Workload
+from otel_rl.diagnose.history.rhythm import BEGINNING
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence
 from otel_rl.diagnose.stats.levels import level, settled
@@ -23,7 +24,6 @@ __all__ = ["flaky_calls"]
 
 # Calls of something else, whose time does not grow with the answers of the policy.
 _CALLED: Final = frozenset({Work.ENVIRONMENT, Work.REWARD, Work.DATA})
-_START: Final = 5  # steps that may be odd because the run begins
 _BEFORE: Final = 15  # steps without trouble
 _FAR: Final = (9.0, 3.0)  # times the usual report of the worker
 _FEWEST, _FEWEST_STEPS = 6, 4  # far reports, and steps with one
@@ -88,7 +88,7 @@ def _take_longer(history: RunHistory) -> bool:
 
 
 def _part_of_time(history: RunHistory, found: _Flaky, workers: int) -> float:
-    """Return the part of the workers' time since then that far reports took beyond the usual."""
+    """Return the part of the workers' time that far reports cost since the trouble began."""
     begun = (at_s for step, at_s in sorted(history.begun_s.items()) if step >= found.since)
     since_s = history.begun_s[history.last] - next(begun, 0.0)
     lost_s = sum(one.longer_s for one in found.far)
@@ -121,7 +121,7 @@ def _flaky(
     history: RunHistory, number: Mapping[int, int], far: Sequence[_Report], proof: float
 ) -> _Flaky | None:
     """Return the far reports since a step from which on there are clearly more of them."""
-    begun = history.first + _START
+    begun = history.first + BEGINNING
     steps = [step for step in sorted(number) if step >= begun]
     for least in _FAR:
         reports = [one for one in far if one.times >= least and one.step >= begun]
@@ -157,7 +157,7 @@ def _more_since(
 
 
 def _is_in_many_steps(steps: Sequence[int], far: Mapping[int, int], place: int) -> bool:
-    """Return whether far more steps have far reports since then, up to the newest ones."""
+    """Return whether clearly more steps since ``place`` have far reports, up to the newest."""
     since = [at for at in range(place, len(steps)) if steps[at] in far]
     gap = max((b - a for a, b in pairwise(since)), default=0)
     if len(since) < _FEWEST_STEPS or len(steps) - since[-1] > _OVER * gap:
@@ -167,7 +167,7 @@ def _is_in_many_steps(steps: Sequence[int], far: Mapping[int, int], place: int) 
 
 
 def _likelier(k: int, n: int, more: int, later: int) -> float:
-    """Return the logarithm of how much likelier two rates are than one."""
+    """Return the log likelihood ratio of a rate for each side to one rate for both."""
     return _log_chance(k, n) + _log_chance(more, later) - _log_chance(k + more, n + later)
 
 

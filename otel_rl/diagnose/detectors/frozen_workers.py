@@ -13,13 +13,12 @@ from otel_rl.diagnose.history.departures import has_shrunk
 from otel_rl.diagnose.history.quiet_workers import Silent
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.result import MOST_NAMED, MOST_WORKERS, Cause, Evidence, Kind
 
 __all__ = ["frozen_workers"]
 
 _FEWEST_STEPS: Final = 8
 _SLOWER: Final = 1.5  # times the usual time of a step
-_MOST_NAMED: Final = 4
 
 
 def frozen_workers(history: RunHistory) -> Iterator[Cause]:
@@ -63,7 +62,7 @@ def frozen_workers(history: RunHistory) -> Iterator[Cause]:
 
 
 def _silences(silent: Silent) -> Sequence[tuple[float, float]]:
-    """Return all that are long, and over, in order of time; one of many workers once."""
+    """Return the long silences that have ended, in order of time, each of them once."""
     found = {one for of in silent.by_worker.values() for one in of}
     return sorted(one for one in found if one[1] - one[0] >= STALL_S)
 
@@ -82,7 +81,7 @@ def _are_peers_heard(
 
 
 def _is_replaced(history: RunHistory, worker: str, since: int) -> bool:
-    """Return whether it was another process that went on: the first one is known as a failure."""
+    """Return whether another process took the worker's place; the failure is then known."""
     return any(
         one.worker == worker and not one.is_same
         for one in history.failures
@@ -95,11 +94,11 @@ def _cause(
 ) -> Cause:
     since, until = steps
     roles = {worker.rpartition("/")[0] for worker in workers}
-    more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
+    more = f" and {len(workers) - MOST_NAMED} more" if len(workers) > MOST_NAMED else ""
     return Cause(
         Kind.STALL,
         0.9,
-        f"{', '.join(workers[:_MOST_NAMED])}{more} reported nothing for {silent_s:.3g} s after "
+        f"{', '.join(workers[:MOST_NAMED])}{more} reported nothing for {silent_s:.3g} s after "
         f"step {since}, and then went on: frozen, or cut off; a step took {took_s[0]:.3g} s "
         f"meanwhile, usually {took_s[1]:.3g}; over since step {until}",
         role=roles.pop() if len(roles) == 1 else None,
@@ -108,6 +107,6 @@ def _cause(
         until=until,
         evidence=[
             Evidence("time without a report", None, worker, None, silent_s, "s")
-            for worker in workers[:6]
+            for worker in workers[:MOST_WORKERS]
         ],
     )

@@ -13,7 +13,15 @@ from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, level, medians, settled
+from otel_rl.diagnose.stats.levels import (
+    IN_ORDER_OF_MANY,
+    JUMP,
+    NOISE_OF_MANY,
+    LevelChange,
+    level,
+    medians,
+    settled,
+)
 from otel_rl.diagnose.stats.pooled import pooled
 
 __all__ = ["host_pressure"]
@@ -71,7 +79,6 @@ _MEASURES: Final = (
 )
 _NEAR: Final = 8  # steps
 _SLOWER: Final = 1.1  # times, of work or whole steps
-_AT_ONCE: Final = 0.5  # part of a slowdown: growing answers are slower in the end, too
 _MIN_PART: Final = 0.05  # of a step
 
 
@@ -103,7 +110,9 @@ def _change(track: Track, of: _Measure) -> LevelChange | None:
     found = level(track)
     if found is None or found.after < of.least:
         return None
-    return found if found.is_rise(ratio=of.ratio, order=0.85, size=3.0) else None
+    return (
+        found if found.is_rise(ratio=of.ratio, order=IN_ORDER_OF_MANY, size=NOISE_OF_MANY) else None
+    )
 
 
 def _is_felt(history: RunHistory, since: int) -> bool:
@@ -125,7 +134,7 @@ def _is_slower_since(track: Track, since: int) -> bool:
     found = level(settled(track))
     if found is None or abs(found.step - since) > _NEAR:
         return False
-    return found.is_rise(ratio=_SLOWER, order=0.7) and found.jump >= _AT_ONCE
+    return found.is_rise(ratio=_SLOWER) and found.jump >= JUMP
 
 
 def _cause(history: RunHistory, shorts: list[_Short]) -> Cause:

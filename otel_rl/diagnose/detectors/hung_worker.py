@@ -136,7 +136,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(history: RunHistory, place: PhaseKey, least_s: float) -> Iterator[_Piece]:
-    """Yield the pieces of work that took so long; the others of one record took the usual time."""
+    """Yield records with a piece of that length, if their other pieces took the usual time."""
     for worker, track in history.spans[place].items():
         totals = [*map(mul, track.values, history.counts[place][worker].values)]
         if max(totals, default=0.0) < least_s:
@@ -149,7 +149,7 @@ def _pieces(history: RunHistory, place: PhaseKey, least_s: float) -> Iterator[_P
 
 
 def _longest_beside(history: RunHistory, place: PhaseKey, long: Sequence[_Piece]) -> float | None:
-    """Return the longest time of all other pieces of this work; None if these are few."""
+    """Return the longest time of this work without the long pieces; None if too few are left."""
     left_out = {(one.worker, one.place) for one in long}
     others = [
         value

@@ -12,7 +12,7 @@ from otel_rl.diagnose.detectors.slow_phases import between_steps, step_time
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause
-from otel_rl.diagnose.stats.levels import settled, soon
+from otel_rl.diagnose.stats.levels import IN_ORDER_OF_STEPS, settled, soon
 
 __all__ = ["idle_workers", "unused_workers"]
 
@@ -42,6 +42,6 @@ def _is_missed(history: RunHistory, idle: Hang) -> bool:
     found = soon(settled(Workload(history).eased_steps(took)))
     return (
         found is not None
-        and found.is_rise(ratio=_LONGER, order=0.75)
+        and found.is_rise(ratio=_LONGER, order=IN_ORDER_OF_STEPS)
         and abs(idle.since - found.step) <= _NEAR
     )

@@ -13,10 +13,10 @@ from statistics import median
 from otel_rl.diagnose.classify import Subject, Work, rows_about, tracks_about, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.settings import settings_changed
-from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.changes import running_medians, spread
+from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind
+from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, running_medians, spread
 from otel_rl.diagnose.stats.jumps import Jump, jump
-from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.levels import IN_ORDER, LevelChange, level
 from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure, heading
 
 __all__ = ["degeneration", "new_tasks", "not_a_number", "wrong_rewards"]
@@ -74,7 +74,7 @@ def not_a_number(history: RunHistory) -> Iterator[Cause]:
         until=until,
         evidence=[
             Evidence("NaN or infinite", of, by, after=math.nan)
-            for _, of, by in (alone or first)[:6]
+            for _, of, by in (alone or first)[:MOST_WORKERS]
         ],
     )
 
@@ -129,7 +129,7 @@ def _counted_odd(history: RunHistory) -> list[tuple[int, str, str]]:
 def _is_alone(
     history: RunHistory, counted: Sequence[tuple[int, str, str]], key: str, worker: str, step: int
 ) -> bool:
-    """Return whether others measured the same key, without odd values until then."""
+    """Return whether others measured the same key, none of them with odd values by then."""
     others = [name for name in history.workers[key] if name != worker]
     if re.search(Subject.NONFINITE, key):
         odd = {name for at, of, name in counted if of == key and at <= step}
@@ -206,7 +206,7 @@ def _mixed_steps(history: RunHistory) -> int:
 
 
 def _policy_moved(history: RunHistory, step: int, mixed: int) -> bool:
-    """Return whether the policy jumped until then."""
+    """Return whether a measure of the policy has jumped by this step."""
     return any(
         moved.step <= step
         for subject in _OF_POLICY
@@ -305,7 +305,7 @@ def _begun(track: Track, step: int, dropped: int) -> int:
 
 
 def _is_worse(kind: Kind, track: Track, found: LevelChange) -> bool:
-    """Return whether a level is far worse, and farther than the policy went while it learned."""
+    """Return whether the level is far worse than before, and worse than its trend."""
     beyond = beyond_trend(track, found.step, fewest=1)
     if kind is Kind.ENTROPY_COLLAPSE:
         return found.is_fall(ratio=0.4) and (beyond is None or beyond < 0)
@@ -333,11 +333,11 @@ def lasting_fall(track: Track) -> LevelChange | None:
     best = max(range(len(smooth)), key=smooth.__getitem__)
     noise = spread([b - a for a, b in pairwise(values)])
     drop = smooth[best] - smooth[-1]
-    if drop < 4 * max(noise, 1e-9) or drop < 0.3 * abs(smooth[best]):
+    if drop < 4 * max(noise, LEAST_DIVISOR) or drop < 0.3 * abs(smooth[best]):
         return None
     part = Track(track.steps[best:], track.times_s[best:], values[best:])
     found = level(part)
-    return found if found is not None and found.change.order < -0.7 else None
+    return found if found is not None and found.change.order < -IN_ORDER else None
 
 
 def _scorer(history: RunHistory, key: str) -> str:

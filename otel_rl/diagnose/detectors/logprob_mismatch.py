@@ -11,8 +11,16 @@ from typing import Final, NamedTuple
 from otel_rl.diagnose.classify import Subject, rows_about
 from otel_rl.diagnose.detectors.workload import follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
-from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, begun, level
+from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import (
+    IN_ORDER,
+    IN_ORDER_OF_MANY,
+    JUMP,
+    NOISE_OF_MANY,
+    LevelChange,
+    begun,
+    level,
+)
 from otel_rl.diagnose.stats.trends import departure
 
 __all__ = ["logprob_mismatch"]
@@ -44,7 +52,6 @@ _MEASURES: Final[Mapping[Subject, _Measure]] = {
     Subject.MISMATCH_KL: _Measure("KL of inference and training", "nats", 0.002, 0.1, power=2),
 }
 _WIDER: Final = 2.5  # times the difference before
-_AT_ONCE: Final = 0.5  # part of a rise that makes it a jump
 _START: Final = 8  # steps: at first, the learning rate and the queues grow
 _FAR: Final = 4.0  # times what the trend lets expect
 _FEWEST: Final = 12
@@ -101,7 +108,7 @@ def logprob_mismatch(history: RunHistory) -> Iterator[Cause]:
         since=gap.since,
         evidence=[
             Evidence(by.what, at, worker if at == key else None, one.before, one.after, by.unit)
-            for one, at, by in found[:4]
+            for one, at, by in found[:MOST_EVIDENCE]
         ],
     )
 
@@ -139,8 +146,8 @@ def _wider(track: Track, of: _Measure) -> _Gap | None:
 
 
 def _is_jump(found: LevelChange, wider: float) -> bool:
-    is_wider = found.is_rise(ratio=wider, order=0.85, size=3.0)
-    return is_wider and found.jump >= _AT_ONCE and found.change.place >= _START
+    is_wider = found.is_rise(ratio=wider, order=IN_ORDER_OF_MANY, size=NOISE_OF_MANY)
+    return is_wider and found.jump >= JUMP and found.change.place >= _START
 
 
 def _alone(history: RunHistory, key: str, of: _Measure) -> str | None:
@@ -165,7 +172,7 @@ def _is_on_purpose(history: RunHistory, since: int | None) -> bool:
         for _, track in rows_about(history, subject)
     )
     return any(
-        abs(one.step - since) <= _NEAR and one.ratio >= _CHANGED and one.change.order >= 0.7
+        abs(one.step - since) <= _NEAR and one.ratio >= _CHANGED and one.change.order >= IN_ORDER
         for one in changes
         if one is not None
     )

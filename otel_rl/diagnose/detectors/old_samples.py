@@ -34,7 +34,7 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
     for key, worker, raw in tracks_about(history, Subject.STALENESS):
         track = _over_pushes(raw.finite())
         change = level(track)
-        if change is None or not change.is_rise(ratio=1.8, order=0.7, size=1.5):
+        if change is None or not change.is_rise(ratio=1.8, size=1.5):
             continue
         if change.after - change.before < 1.5:
             continue
@@ -177,7 +177,7 @@ def _steps_at_level(history: RunHistory, track: Track, change: LevelChange) -> i
 
 
 def _first_usual(history: RunHistory) -> int:
-    """Return the first step that is not of the start, whose steps are longer than the newest."""
+    """Return the first step of usual length: those before belong to the slow start."""
     steps = step_time(history).finite()
     newest = steps.values[len(steps.values) // 2 :][-_BEGUN:]
     usual_s = median(newest) if newest else 0.0
@@ -198,7 +198,7 @@ def _goes_on_as_before(track: Track, change: LevelChange) -> bool:
 
 
 def _grows_faster(track: Track) -> bool:
-    """Return whether a series has left its trend, upwards, and far beyond what it expects."""
+    """Return whether the ages are above the trend that they had, by far."""
     left = departure(track.finite())
     if left is None or not left.is_sure:
         return False

@@ -14,7 +14,7 @@ from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence
-from otel_rl.diagnose.stats.changes import spread
+from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.diagnose.stats.pooled import pooled
 
@@ -72,7 +72,7 @@ def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
 
 
 def _longer_s(history: RunHistory, place: PhaseKey, found: _Slow) -> float:
-    """Return by how many seconds a step is longer for it: a worker may do it several times."""
+    """Return the seconds that slow work adds to a step, which may do it several times."""
     counts = history.counts[place].values()
     steps = sum(len({*of.steps}) for of in counts)
     times = sum(sum(of.values) for of in counts) / max(1, steps)
@@ -80,7 +80,7 @@ def _longer_s(history: RunHistory, place: PhaseKey, found: _Slow) -> float:
 
 
 def _has(track: Track, found: _Slow | None) -> bool:
-    """Return whether a worker was slow in these steps; in any, if the role is not known to be."""
+    """Return whether the worker was slow while its role was, or at all if the role was not."""
     if found is None:
         return _passing(track) is not None
     columns = [*zip(track.steps, track.values, strict=True)]
@@ -107,14 +107,14 @@ def _passing(track: Track) -> _Slow | None:
         return None  # several values of a step have one reason
     is_clear = sum(value >= least for value in inside) >= _INSIDE * len(inside)
     is_apart = sum(value >= least for value in others) <= (1 - _INSIDE) / 2 * len(others)
-    cost = sum(value - usual for value in inside) / max(1e-9, sum(track.values))
+    cost = sum(value - usual for value in inside) / max(LEAST_DIVISOR, sum(track.values))
     if not (is_clear and is_apart and cost >= _MIN_COST):
         return None
     return _Slow(track.steps[begin], track.steps[end], usual, median(inside))
 
 
 def _longest(values: Sequence[float]) -> tuple[int, int] | None:
-    """Return the part of a series that is most above its middle, if it ends within the series."""
+    """Return the stretch that is most above the median, if it lies within the series."""
     if len(values) < _FEWEST_FAR + _FEWEST_OTHERS or min(values) <= 0:
         return None
     middle = median(values)

@@ -15,7 +15,8 @@ from otel_rl.diagnose.history.quiet_workers import QUIET_S, quiet_workers
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.history.track import newest_s
-from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
+from otel_rl.diagnose.stats.changes import LEAST_DIVISOR
 from otel_rl.diagnose.stats.levels import LevelChange, level, medians, smoothed, soon
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
@@ -52,6 +53,7 @@ _EVIDENT_SKEW_S = 0.02
 _MANY, _SEVERAL = 6.0, 3.0  # times all counts before: a single one, or each of more
 _ENOUGH = 6  # other counts: a few in a row happen by chance among many workers
 _LOWER_POWER = 0.95
+_TELLING = 0.7  # weight of evidence that tells of thrashing alone; cache misses only add to it
 _GC_SHARE = 0.05
 _GC_SHARE_FELT, _GC_FELT = 0.015, 0.6  # where a phase takes longer by so much of the pauses
 
@@ -151,7 +153,7 @@ def _was_through(history: RunHistory, failure: WorkerFailure) -> bool:
 
 
 def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:
-    """Return whether the run has made no step since then, far longer than one takes."""
+    """Return whether the last step of the run is far longer ago than a step takes."""
     rhythm = Rhythm.of(history)
     if failure.step is None or rhythm is None or rhythm.steps < _FEWEST_STEPS:
         return False
@@ -416,7 +418,7 @@ def _agreed(of_two_s: Sequence[float]) -> float | None:
 
 
 def _meanwhile(track: Track, begun_s: float, ended_s: float) -> Sequence[float]:
-    """Return the values of this time, inclusive."""
+    """Return the values between two times, both inclusive."""
     first, end = bisect_left(track.times_s, begun_s), bisect_right(track.times_s, ended_s)
     return track.values[first:end]
 
@@ -487,7 +489,7 @@ def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> fl
 def _usual_s(track: Track, since: int) -> float:
     """Return the usual time from one value of a step to the next, since a step."""
     at_s = [at for step, at in zip(track.steps, track.times_s, strict=True) if step >= since]
-    return max(1e-9, median([b - a for a, b in pairwise(at_s)] or [1.0]))
+    return max(LEAST_DIVISOR, median([b - a for a, b in pairwise(at_s)] or [1.0]))
 
 
 def preemptions(history: RunHistory) -> Iterator[Cause]:
@@ -500,19 +502,19 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
                 counts = with_gaps(history, summed_by_step(track))
                 track, shortest = _far_above(counts) or (counts, _ENOUGH)
             change = level(track, shortest=shortest, among=len(history.workers.get(key, ())))
-            if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
+            if change and change.is_rise(ratio=ratio) and change.after > 0.02:
                 what = "requests preempted or recomputed"
                 if subject is Subject.CACHE_MISSES:
                     what = "share of prompt tokens that were not in the cache"
                 one = Evidence(what, key, worker, change.before, change.after)
                 weight = 1.0 if subject is Subject.PREEMPTIONS else 0.3
                 evidence.append((weight * change.change.order, change.step, one))
-    if not any(weight >= 0.7 for weight, *_ in evidence):
+    if not any(weight >= _TELLING for weight, *_ in evidence):
         return
     evidence.sort(key=lambda one: -one[0])
     strongest = evidence[0][2]
-    workers = {one.worker for weight, _, one in evidence if weight >= 0.7 and one.worker}
-    since = min(step for weight, step, _ in evidence if weight >= 0.7)
+    workers = {one.worker for weight, _, one in evidence if weight >= _TELLING and one.worker}
+    since = min(step for weight, step, _ in evidence if weight >= _TELLING)
     role = (strongest.key or "").partition("/")[0]
     yield Cause(
         Kind.KV_THRASH,
@@ -522,7 +524,7 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
         role=role,
         worker=next(iter(workers)) if len(workers) == 1 else None,
         since=since,
-        evidence=[one for *_, one in evidence[:4]],
+        evidence=[one for *_, one in evidence[:MOST_EVIDENCE]],
     )
 
 
@@ -575,7 +577,7 @@ def throttling(history: RunHistory) -> Iterator[Cause]:
 
 
 def _of_devices(history: RunHistory, subject: Subject) -> Sequence[tuple[str, str | None, Track]]:
-    """Return the series of workers; those of rows repeat them."""
+    """Return the series that workers report of devices. The rows repeat the same values."""
     found = [*tracks_about(history, subject)]
     return [one for one in found if one[1] is not None] or found
 

@@ -15,9 +15,10 @@ from typing import NamedTuple
 from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
 from otel_rl.diagnose.detectors.workload import Workload
+from otel_rl.diagnose.history.rhythm import BEGINNING
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence
-from otel_rl.diagnose.stats.changes import spread
+from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.diagnose.stats.medians import Ratios, to_median
 from otel_rl.diagnose.stats.pooled import pooled
@@ -26,7 +27,6 @@ __all__ = ["recurring", "recurring_of_all"]
 
 _FEWEST_WORKERS = 3
 _FEWEST_STEPS = 20
-_START = 5  # steps that may be odd because the run begins
 _FAR = 1.35  # times its peers
 _FAR_NOISE = 4.5  # times the noise of that ratio
 _MOST_EXPONENT = 300.0  # times any value, it is a number
@@ -98,7 +98,7 @@ def _own_trouble(
     if len(steps) < _FEW:
         return ()
     workers, faster = len(found.of), found.faster[worker]
-    cost = _longer_s(steps) / max(1e-9, whole_s)
+    cost = _longer_s(steps) / max(LEAST_DIVISOR, whole_s)
     chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
     if (
         len(steps) >= _FEWEST
@@ -227,7 +227,7 @@ def _lost_part(
     history: RunHistory, steps: Sequence[_Odd], faster: Sequence[_Odd], whole_s: float
 ) -> float:
     """Return the lost part of the time of the run, or of that since the first of these."""
-    since_s = min(max(1e-9, whole_s), _since_s(history, steps[0].step))
+    since_s = min(max(LEAST_DIVISOR, whole_s), _since_s(history, steps[0].step))
     return _lost_s(steps, faster) / since_s if since_s > 0 else 0.0
 
 
@@ -251,7 +251,7 @@ class _OddSteps(NamedTuple):
 
 def _odd_steps(history: RunHistory, place: PhaseKey) -> _OddSteps:
     """Find the odd steps of each worker."""
-    found = to_median(history, place, history.first + _START)
+    found = to_median(history, place, history.first + BEGINNING)
     ratios = dict(found.of_workers(history.spans[place]))
     usual = {worker: one.usual for worker, one in ratios.items()}
     if all(one.most < _FAR * one.least for one in usual.values()):
@@ -297,7 +297,7 @@ def _beyond(of: Ratios, count: int, worker: str, most: Mapping[str, float]) -> f
     own = [ratio / of.usual.ratio - 1 for ratio in sorted(of.values)]
     others = [one for other, one in most.items() if other != worker]
     usual = max(own[: len(own) - count], default=0.0)
-    return own[-count] / max(1e-9, usual, *others)
+    return own[-count] / max(LEAST_DIVISOR, usual, *others)
 
 
 def _tail(n: int, least: int, chance: float) -> float:

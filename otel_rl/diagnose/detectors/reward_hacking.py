@@ -16,8 +16,8 @@ from otel_rl.diagnose.detectors.workload import follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.history.timings import timed_part
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.changes import running_medians, spread
-from otel_rl.diagnose.stats.levels import begun, level
+from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, least_noise, running_medians, spread
+from otel_rl.diagnose.stats.levels import IN_ORDER_OF_MANY, NOISE_OF_MANY, begun, level
 from otel_rl.diagnose.stats.trends import beyond_trend, departure
 
 __all__ = ["held_out_scores", "reward_hacking"]
@@ -128,7 +128,7 @@ def _gain(track: Track, since: int) -> tuple[float, float] | None:
         return None
     noise = spread([b - a for a, b in pairwise(track.values)])
     first, last = median(before[-_NEAR:]), median(after[len(after) // 2 :])
-    is_higher = last - first > _GAIN_NOISES * max(noise, 1e-9 + 1e-3 * abs(first))
+    is_higher = last - first > _GAIN_NOISES * max(noise, least_noise(first))
     return (first, last) if is_higher and last == max(first, last) else None
 
 
@@ -143,7 +143,7 @@ def _rise(track: Track, since: int) -> float | None:
         return None
     noise = spread([b - a for a, b in pairwise(track.values)])
     first, last = median(before[-_FEWEST_EARNED:]), median(after[len(after) // 2 :])
-    return (last - first) / max(noise, 1e-9 + 1e-3 * abs(first))
+    return (last - first) / max(noise, least_noise(first))
 
 
 def _falling(scores: dict[str, Track]) -> Iterator[_Sign]:
@@ -163,7 +163,7 @@ def _fall(key: str, track: Track) -> _Sign | None:
     best = max(range(len(smooth)), key=smooth.__getitem__)
     noise = spread([b - a for a, b in pairwise(values)])
     drop = smooth[best] - smooth[-1]
-    if drop < max(_FALL_NOISES * noise, 1e-9) or drop < _FALL * abs(smooth[best]):
+    if drop < max(_FALL_NOISES * noise, LEAST_DIVISOR) or drop < _FALL * abs(smooth[best]):
         return None
     # The last value that is still as good as the best ones begins the fall.
     limit = smooth[best] - max(drop / 4, noise)
@@ -181,7 +181,7 @@ def _repeating(history: RunHistory) -> Iterator[_Sign]:
         found = level(track)
         if found is None or found.change.place < _START or found.after < _LEAST_REPEATED:
             continue
-        if found.is_rise(ratio=_REPEATED, order=0.85, size=3.0):
+        if found.is_rise(ratio=_REPEATED, order=IN_ORDER_OF_MANY, size=NOISE_OF_MANY):
             first = begun(track, found)
             yield _Sign(
                 0.7, first.step, "answers repeat themselves", key, found.before, found.after

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.result import MOST_EVIDENCE, MOST_NAMED, Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import IN_ORDER_OF_MANY, NOISE_OF_MANY, LevelChange, level
 
 __all__ = ["slow_links"]
 
@@ -31,7 +31,9 @@ def slow_links(history: RunHistory) -> Iterator[Cause]:
         if _BANDWIDTH.search(key) and _LARGE.search(key):
             for worker, track in tracks.items():
                 found = level(track)
-                is_fall = found and found.is_fall(ratio=_SLOWER, order=0.85, size=3.0)
+                is_fall = found and found.is_fall(
+                    ratio=_SLOWER, order=IN_ORDER_OF_MANY, size=NOISE_OF_MANY
+                )
                 of_reporter[worker][key] = found if is_fall else None
     slow = {worker: falls for worker, falls in of_reporter.items() if _are_most(falls)}
     if slow:
@@ -57,7 +59,7 @@ def _cause(slow: Mapping[str, _Falls], *, is_everywhere: bool) -> Cause:
     if is_everywhere:
         where = f"all of {role}"
     else:
-        where = f"{', '.join(sorted(slow)[:4])}, and not of others"
+        where = f"{', '.join(sorted(slow)[:MOST_NAMED])}, and not of others"
     return Cause(
         Kind.SLOW_LINK,
         0.78,
@@ -68,6 +70,6 @@ def _cause(slow: Mapping[str, _Falls], *, is_everywhere: bool) -> Cause:
         since=since,
         evidence=[
             Evidence("bus bandwidth", key, worker, one.before, one.after, "GB/s")
-            for _, worker, key, one in found[:4]
+            for _, worker, key, one in found[:MOST_EVIDENCE]
         ],
     )

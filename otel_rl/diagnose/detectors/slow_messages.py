@@ -9,8 +9,16 @@ from typing import NamedTuple
 from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
 from otel_rl.diagnose.detectors.slow_phases import in_seconds, step_time
 from otel_rl.diagnose.history.run_history import RunHistory, Track
-from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, medians, settled, soon
+from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import (
+    IN_ORDER,
+    IN_ORDER_OF_STEPS,
+    LevelChange,
+    common_ratio,
+    medians,
+    settled,
+    soon,
+)
 from otel_rl.diagnose.stats.pooled import pooled
 
 __all__ = ["slow_messages"]
@@ -22,7 +30,6 @@ _MIN_PART_OF_CALLS = 0.1  # of all series: fewer are odd by chance, unless steps
 _ANSWERED = 0.8  # of all calls, the rest being in transit or in another export
 _FELT = 0.5
 _EXPLAINED = 0.3  # of what steps take longer
-_IN_ORDER = 0.7
 _LASTING = 4  # values
 _FASTEST = 10  # one value of so many is faster
 _MIN_RATIO = 1.7  # also beyond the machine's: a busy host delays all that runs on it
@@ -70,7 +77,7 @@ def slow_messages(history: RunHistory) -> Iterator[Cause]:
                 one.change.after,
                 "s",
             )
-            for one in late[:6]
+            for one in late[:MOST_WORKERS]
         ],
     )
 
@@ -86,7 +93,7 @@ def _late_calls(history: RunHistory) -> Iterator["_Late"]:
     for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
         track = settled(track)
         change = soon(track)
-        if change is None or not change.is_rise(ratio=_MIN_RATIO, order=0.75, size=2.0):
+        if change is None or not change.is_rise(ratio=_MIN_RATIO, order=IN_ORDER_OF_STEPS):
             continue
         if change.ratio < _MIN_RATIO * common_ratio(work, change.step):
             continue
@@ -149,12 +156,11 @@ def _work_without_syncs(history: RunHistory) -> list[Track]:
 
 
 def _comparable(history: RunHistory) -> int:
-    """Return the number of series of calls that were tested."""
     return sum(1 for _ in tracks_about(history, Subject.CLIENT_CALLS))
 
 
 def _is_felt(history: RunHistory, late: _Late) -> bool:
-    """Return whether steps take longer by a good part of what the calls do."""
+    """Return whether steps take longer by at least half of what the calls added."""
     found = medians(step_time(history), late.change.step, shortest=3)
     return found is not None and found[1] - found[0] >= _FELT * late.on_the_way
 
@@ -244,4 +250,4 @@ def _part_of_answers(history: RunHistory, protocol: str) -> float | None:
 def _longer_s(track: Track) -> float:
     """Return by how many seconds the series grew, or 0."""
     change = soon(settled(track))
-    return change.after - change.before if change and change.change.order >= _IN_ORDER else 0.0
+    return change.after - change.before if change and change.change.order >= IN_ORDER else 0.0

@@ -21,9 +21,17 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import as_seconds, is_step, is_step_time
 from otel_rl.diagnose.off_the_path import Paths
 from otel_rl.diagnose.open_work import with_open_work
-from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.changes import spread
-from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled, soon
+from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
+from otel_rl.diagnose.stats.changes import DEVIATION, LEAST_DIVISOR, spread
+from otel_rl.diagnose.stats.levels import (
+    IN_ORDER_OF_STEPS,
+    LevelChange,
+    common_ratio,
+    level,
+    medians,
+    settled,
+    soon,
+)
 from otel_rl.diagnose.stats.peers import Peers, peers_of
 from otel_rl.diagnose.stats.pooled import pooled
 from otel_rl.diagnose.stats.step_sums import step_sums
@@ -60,7 +68,7 @@ _FELT = 1.05
 _FELT_PART, _FELT_NOISE = 0.5, 3.0  # of a slowdown, and of steps, by which its steps are longer
 _MOSTLY = 0.65  # order of a slowdown against peers
 _WHOLE = 0.5  # of the time from step to step
-_DEVIATION, _FITTED = 1.4826, 0.8  # of a median deviation; values that the median takes up
+_FITTED = 0.8  # values that the median takes up
 _RECENT = 3  # values that may be the change
 _AT_ONCE = 0.4  # part of a change that is no slope
 _SHARED = 1.15  # times another ratio, which is then the same
@@ -255,7 +263,7 @@ def grown_together(history: RunHistory) -> Sequence[PhaseKey]:
         found = level(track)
         if found is None or only_waits(history, place) or is_collective(place):
             continue
-        if found.is_rise(ratio=_LEAST_RATIO, order=0.7, size=1.2) and found.jump < _AT_ONCE:
+        if found.is_rise(ratio=_LEAST_RATIO, size=1.2) and found.jump < _AT_ONCE:
             ratios[place] = found.ratio
     return [
         place
@@ -323,7 +331,7 @@ def _is_shared(found: LevelChange, others: Iterable[Track]) -> bool:
 
 
 def _is_slower(found: LevelChange, *, noise: float = 0.0) -> bool:
-    return found.is_rise(ratio=_least_ratio(found, noise=noise), order=0.7, size=1.2)
+    return found.is_rise(ratio=_least_ratio(found, noise=noise), size=1.2)
 
 
 def _least_ratio(found: LevelChange, uneven: float = 0.0, *, noise: float = 0.0) -> float:
@@ -402,7 +410,7 @@ def _least_share(found: LevelChange) -> float:
 def _longer_step(eased_s: Track) -> float:
     """Return by how many seconds a step takes longer for its work, if it clearly does."""
     found = level(settled(eased_s))
-    if found is None or not found.is_rise(ratio=1.5, order=0.7):
+    if found is None or not found.is_rise(ratio=1.5):
         return 0.0
     return found.after - found.before
 
@@ -410,7 +418,7 @@ def _longer_step(eased_s: Track) -> float:
 def _takes_longer(eased_s: Track) -> bool:
     """Return whether steps take longer for their work at all."""
     found = soon(settled(eased_s))
-    return found is not None and found.is_rise(ratio=_FELT, order=0.75)
+    return found is not None and found.is_rise(ratio=_FELT, order=IN_ORDER_OF_STEPS)
 
 
 def _shows(eased_s: Track, since: int, longer_s: float) -> bool:
@@ -485,7 +493,7 @@ def _noise_of_all(relative: Iterable[Track], step: int) -> float:
             if len(part) > 1 and (usual := median(part)) > 0:
                 few = len(part) / (len(part) - _FITTED)
                 off += [few * abs(value / usual - 1) for value in part]
-    return _DEVIATION * median(off) if off else 0.0
+    return DEVIATION * median(off) if off else 0.0
 
 
 def _begun(track: Track, step: int, before: float, after: float) -> int:
@@ -551,8 +559,8 @@ def _share(history: RunHistory, place: PhaseKey, worker: str, since: int) -> flo
             begun, ended = begun or time_s, time_s
     steps = [s for s in history.steps if s.step >= since]
     if len(steps) > 1:
-        return taken / max(1e-9, (steps[-1].end_ns - steps[0].end_ns) / 1e9)
-    return taken / max(1e-9, ended - begun)
+        return taken / max(LEAST_DIVISOR, (steps[-1].end_ns - steps[0].end_ns) / 1e9)
+    return taken / max(LEAST_DIVISOR, ended - begun)
 
 
 def _cause(history: RunHistory, place: PhaseKey, slow: list[_Slow], *, is_alone: bool) -> Cause:
@@ -576,7 +584,7 @@ def _cause(history: RunHistory, place: PhaseKey, slow: list[_Slow], *, is_alone:
             unit="s",
             traces=traces_of(history, one.step) if one is worst else (),
         )
-        for one in slow[:4]
+        for one in slow[:MOST_EVIDENCE]
     ]
     return Cause(
         kind,

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, medians, settled, soon
+from otel_rl.diagnose.stats.levels import IN_ORDER_OF_STEPS, LevelChange, medians, settled, soon
 from otel_rl.diagnose.stats.pooled import together
 
 __all__ = ["slow_tools"]
@@ -48,7 +48,7 @@ def slow_tools(history: RunHistory) -> Iterator[Cause]:
             (cost, tool, change)
             for tool in tools
             if (change := soon(settled(together(tool.tracks)))) is not None
-            and change.is_rise(ratio=_SLOWER, order=0.75, size=1.2)
+            and change.is_rise(ratio=_SLOWER, order=IN_ORDER_OF_STEPS, size=1.2)
             and (cost := _cost(history, tool, change)) >= _MIN_COST
         ]
         if slow and not len(slow) == len(tools) > 1:  # all of them are the environment

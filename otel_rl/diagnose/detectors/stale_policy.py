@@ -10,8 +10,8 @@ from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, w
 from otel_rl.diagnose.history.delays import as_sent
 from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, begun, level
+from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import IN_ORDER, LevelChange, begun, level
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["stale_policy", "versions_behind"]
@@ -46,7 +46,7 @@ def stale_policy(history: RunHistory) -> Iterator[Cause]:
                 for worker in of
                 if (change := level(_between(history.counts[place][worker]), among=len(of)))
                 is not None
-                and change.is_rise(ratio=1.8, order=0.7)
+                and change.is_rise(ratio=1.8)
                 and change.after - change.before >= 1
                 and _is_rarer_than_its_work(history, place, worker, change.step)
             ]
@@ -76,7 +76,7 @@ def _stopped(history: RunHistory, place: PhaseKey) -> Mapping[str, int]:
 
 
 def _works_until(history: RunHistory, place: PhaseKey, worker: str) -> int:
-    """Return the last step of other work of a worker that takes up weights, as it began with."""
+    """Return the last step in which a worker that pulls weights generated; -1 for none."""
     return max(
         (
             of[worker].steps[-1]
@@ -101,7 +101,7 @@ def _of_no_pulls(place: PhaseKey, stopped: Mapping[str, int], *, among: int) -> 
         since=since,
         evidence=[
             Evidence(f"last step with {place.phase}", f"phase/{place}", worker, None, float(last))
-            for worker, last in [*stopped.items()][:4]
+            for worker, last in [*stopped.items()][:MOST_EVIDENCE]
         ],
     )
 
@@ -157,7 +157,7 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
             if (
                 change is not None
                 and change.after - _farthest(gap.values[: change.change.place]) >= _BEHIND
-                and change.change.order > 0.7
+                and change.change.order > IN_ORDER
                 and change.is_clear
             ):
                 behind.append((worker, begun(gap, change)))
@@ -175,13 +175,13 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
             since=worst[1].step,
             evidence=[
                 Evidence("versions behind", f"{role}/policy/version", worker, c.before, c.after)
-                for worker, c in behind[:4]
+                for worker, c in behind[:MOST_EVIDENCE]
             ],
         )
 
 
 def _newest_of_all(reports: Iterable[Track]) -> Track:
-    """Return the newest version so far at each report of any worker."""
+    """Return the newest version that any worker had reported, at the time of each report."""
     newest, so_far = Track(), -inf
     told = (zip(of.times_s, of.steps, of.values, strict=True) for of in reports)
     for at_s, step, version in sorted(chain.from_iterable(told)):
@@ -191,7 +191,7 @@ def _newest_of_all(reports: Iterable[Track]) -> Track:
 
 
 def _farthest(behind: Sequence[float]) -> float:
-    """Return how far a worker has nearly ever been behind: on a busy host that changes often."""
+    """Return the distance, in versions, that is exceeded in few reports only."""
     return sorted(behind)[int(_NEARLY_EVER * (len(behind) - 1))]
 
 
@@ -244,7 +244,7 @@ def _of_rare_pulls(place: PhaseKey, rarer: list[tuple[str, LevelChange]], *, amo
                 c.before,
                 c.after,
             )
-            for worker, c in rarer[:4]
+            for worker, c in rarer[:MOST_EVIDENCE]
         ],
     )
 

@@ -18,7 +18,7 @@ from otel_rl.diagnose.classify import (
     tracks_about,
     work_of,
 )
-from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
+from otel_rl.diagnose.detectors.standing_work import TELLING_S, Standing, standing_work
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.quiet_workers import quiet_workers
 from otel_rl.diagnose.history.recorded import may_lack_until
@@ -27,7 +27,7 @@ from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.track import newest_s
 from otel_rl.diagnose.open_work import is_current
-from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.result import MOST_NAMED, MOST_WORKERS, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.goodput import duration
@@ -66,11 +66,9 @@ _NOISES, _NOISES_BY_LONGEST = 5.0, 6.0
 _NORMAL = NormalDist()
 _CALLS = 1.25  # times what it calls, a call usually takes at most: it does nothing beside
 _LATE, _LATE_OF_ROLE = 3, 1.5  # times the longest of it, and of all work of the role, behind others
-_TELLING_S = 7.0  # from the end of a span to its record: a stock SDK keeps spans for 5 s
 _LATE_S = 5.0  # of the last export of a process that ends with the last step
 _LONGEST = 2  # times the longest one, such as one with a checkpoint
 _FRESH_S = 60.0  # age of a report of phases
-_MOST_NAMED = 4
 _FOR_PEERS: Final = {names.RlPhaseValues.RANK_BARRIER, names.RlPhaseValues.PARAM_SYNC}
 
 
@@ -124,7 +122,7 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
             phase=phase,
             evidence=[
                 Evidence(f"age of {of}", f"worker/phase/age/{of}", by, None, age, "s")
-                for _, age, by, of, _ in ages[:6]
+                for _, age, by, of, _ in ages[:MOST_WORKERS]
             ],
         )
         return
@@ -140,17 +138,19 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
     if not silent:
         yield _cause(history, f"{words}no worker has stopped before the others", [], evidence=[])
         return
-    more = f" and {len(silent) - _MOST_NAMED} more" if len(silent) > _MOST_NAMED else ""
+    more = f" and {len(silent) - MOST_NAMED} more" if len(silent) > MOST_NAMED else ""
     yield _cause(
         history,
-        f"{words}{', '.join(silent[:_MOST_NAMED])}{more} stopped first, after step {last}",
+        f"{words}{', '.join(silent[:MOST_NAMED])}{more} stopped first, after step {last}",
         silent,
-        evidence=[Evidence("last step", None, worker, None, last) for worker in silent[:6]],
+        evidence=[
+            Evidence("last step", None, worker, None, last) for worker in silent[:MOST_WORKERS]
+        ],
     )
 
 
 def _quiet(history: RunHistory) -> Mapping[str, float]:
-    """Return the seconds for which few workers have been silent that always report."""
+    """Return the silent workers of roles that always report, with the seconds of silence."""
     begin_s = history.begun_s[max(history.begun_s)]
     quiet = quiet_workers(history, begin_s, history.ends_s)
     always = always_heard(history)
@@ -172,15 +172,15 @@ def always_heard(history: RunHistory) -> AbstractSet[str]:
 
 def _silent(history: RunHistory, words: str, quiet: Mapping[str, float]) -> Cause:
     workers = sorted(quiet)
-    more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
+    more = f" and {len(workers) - MOST_NAMED} more" if len(workers) > MOST_NAMED else ""
     return _cause(
         history,
-        f"{words}{', '.join(workers[:_MOST_NAMED])}{more} reported nothing for "
+        f"{words}{', '.join(workers[:MOST_NAMED])}{more} reported nothing for "
         f"{max(quiet.values()):.3g} s: killed, frozen, or cut off",
         workers,
         evidence=[
             Evidence("time without a report", None, worker, None, quiet[worker], "s")
-            for worker in workers[:6]
+            for worker in workers[:MOST_WORKERS]
         ],
     )
 
@@ -196,11 +196,11 @@ def _holding_up_peers(ages: Sequence[_Age], workers: AbstractSet[str]) -> Sequen
 
 def _held_up(history: RunHistory, words: str, holding: Sequence[_Age]) -> Cause:
     workers = sorted({one.worker for one in holding})
-    more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
+    more = f" and {len(workers) - MOST_NAMED} more" if len(workers) > MOST_NAMED else ""
     oldest = max(holding)
     return _cause(
         history,
-        f"{words}{', '.join(workers[:_MOST_NAMED])}{more} in {oldest.phase} for "
+        f"{words}{', '.join(workers[:MOST_NAMED])}{more} in {oldest.phase} for "
         f"{duration(oldest.seconds + oldest.told_ago_s)}, and their peers wait",
         workers,
         phase=oldest.phase,
@@ -213,7 +213,7 @@ def _held_up(history: RunHistory, words: str, holding: Sequence[_Age]) -> Cause:
                 one.seconds,
                 "s",
             )
-            for one in holding[:6]
+            for one in holding[:MOST_WORKERS]
         ],
     )
 
@@ -230,19 +230,18 @@ def _at_work(history: RunHistory, words: str, standing: Standing) -> Cause:
             workers if len(workers) == 1 else [],
             evidence=[],
         )
-    more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
+    more = f" and {len(workers) - MOST_NAMED} more" if len(workers) > MOST_NAMED else ""
     others = "the first work that is not done"
     if standing.is_partly_done and standing.done_s is not None:
         others = f"which others have done {duration(history.ends_s - standing.done_s)} ago"
     return _cause(
         history,
-        f"{words}{', '.join(workers[:_MOST_NAMED])}{more} came to no end of {place.phase}, "
-        f"{others}",
+        f"{words}{', '.join(workers[:MOST_NAMED])}{more} came to no end of {place.phase}, {others}",
         workers,
         phase=place.phase,
         evidence=[
             Evidence(f"last step with {place.phase}", None, worker, None, float(last))
-            for worker in workers[:6]
+            for worker in workers[:MOST_WORKERS]
             for last in history.spans[place][worker].steps[-1:]
         ],
     )
@@ -298,13 +297,13 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
 
 
 def _goes_on(history: RunHistory, since_s: float) -> bool:
-    """Return whether a run has come to further steps since then: the news of one may be late."""
+    """Return whether at least two steps began since that time: news of one may be late."""
     later = (at_s > since_s for _, at_s in sorted(history.begun_s.items())[-_NEWEST:])
     return sum(later) > 1
 
 
 def _least_taken_s(history: RunHistory, standing: Standing) -> float:
-    """Return the time that those have taken who have done it: the others have begun with them."""
+    """Return the shortest time in which a peer has ended the work; 0 if none has."""
     if not standing.is_partly_done:
         return 0.0
     tracks = history.spans[standing.place]
@@ -327,7 +326,7 @@ def _least_age_s(history: RunHistory, rhythm: Rhythm, standing: Standing) -> Seq
     still_tells = all(_tells_after(history, worker, standing.done_s) for worker in standing.workers)
     margin = min(_LATE, _beyond(took, _FAR_OF_ALL)) if still_tells else _LATE
     is_soon = standing.is_partly_done and still_tells and _all_wait(history, standing)
-    told_s = longest_s + _TELLING_S if still_tells else _least_taken_s(history, standing) + STALL_S
+    told_s = longest_s + TELLING_S if still_tells else _least_taken_s(history, standing) + STALL_S
     new_s = 0.0 if is_soon else min(rhythm.usual_s, max(map(_longest_s, _all_work(history))))
     return STALL_S, told_s, new_s, margin * longest_s, more * _LATE_OF_ROLE * max(of_role)
 
@@ -350,7 +349,7 @@ def _all_wait(history: RunHistory, standing: Standing) -> bool:
 
 
 def _tells_after(history: RunHistory, worker: str, done_s: float | None) -> bool:
-    """Return whether exports of a worker have come since then, and long enough."""
+    """Return whether the worker has exported for long enough since it ended that work."""
     own = history.lags.get(worker)
     return (
         own is not None
@@ -472,7 +471,7 @@ def _has_ended(history: RunHistory) -> bool:
 
 
 def _may_take_s(history: RunHistory, ages: Sequence[_Age]) -> float:
-    """Return the time that may pass without a step in this phase, whatever the steps take."""
+    """Return the time that a new, rare phase may take, such as the first checkpoint."""
     if not ages:
         return 0.0
     place = ages[0].place
@@ -536,7 +535,7 @@ def own_step(history: RunHistory, worker: str | None, *, before: int) -> Sequenc
 
 
 def _innermost_first(history: RunHistory, ages: Sequence[_Age]) -> Sequence[_Age]:
-    """Return the ages with that of the work first which others call, and wait for."""
+    """Return the ages so that work comes first that the others call, and therefore wait for."""
     if not ages or not ages[0].is_work:
         return ages
     first = ages[0]

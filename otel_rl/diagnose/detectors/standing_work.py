@@ -20,13 +20,15 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.track import newest_s
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["Standing", "standing_work"]
+__all__ = ["TELLING_S", "Standing", "standing_work"]
 
 _LOOK_BACK: Final = 12  # steps
 _FEWEST: Final = 6  # times that a part was done
 _SURELY: Final = 3.0  # standard errors
 _WAITS: Final = 0.05  # of a step, of those who usually wait for samples
-_TELLING_S: Final = 7.0  # from the end of a span to its record: a stock SDK keeps spans for 5 s
+TELLING_S: Final = 7.0
+"""From the end of a span to its record: a stock SDK keeps spans for 5 s."""
+
 _STOPPED_S: Final = 10.0  # without work that usually goes on at all times
 _FAR: Final = 2.0  # times the longest time without
 _LEAST: Final = 1e-3  # of the longest part: a span around others has no work of its own
@@ -139,8 +141,8 @@ def _awaited(history: RunHistory, place: PhaseKey, part: _Part) -> Standing | No
             makers[other.role].append(other)
     last_s = {role: _last_s(history, of) for role, of in makers.items()}
     stood_s = max(_told_s(history, one, part.times.keys()) for one in [place, *waits])
-    stopped = [role for role, at_s in last_s.items() if at_s <= stood_s + _TELLING_S]
-    goes_on = [role for role, at_s in last_s.items() if history.age_s(at_s) <= _TELLING_S]
+    stopped = [role for role, at_s in last_s.items() if at_s <= stood_s + TELLING_S]
+    goes_on = [role for role, at_s in last_s.items() if history.age_s(at_s) <= TELLING_S]
     if len(stopped) != 1 or len(goes_on) != len(last_s) - 1 or not goes_on:
         return None
     (role,) = stopped
@@ -161,7 +163,7 @@ def _total(track: Track) -> float:
 
 
 def _is_pull(history: RunHistory, place: PhaseKey) -> bool:
-    """Return whether generators take up weights in it: at their own pace, some less often."""
+    """Return whether generators pull weights in this phase, each at its own pace."""
     generates = any(
         other.role == place.role and work_of(other) is Work.GENERATION for other in history.spans
     )
@@ -169,7 +171,7 @@ def _is_pull(history: RunHistory, place: PhaseKey) -> bool:
 
 
 def _is_before(history: RunHistory, place: PhaseKey, other: PhaseKey) -> bool:
-    """Return whether a part is told before another one of its step, beyond what chance explains."""
+    """Return whether one part of a step ends before another, beyond what chance explains."""
     told, other_told = _told_by_step(history, place), _told_by_step(history, other)
     earlier_s = [other_told[step] - at_s for step, at_s in told.items() if step in other_told]
     if len(earlier_s) < _FEWEST:
@@ -200,13 +202,13 @@ def _open_step(
 
 
 def _told_s(history: RunHistory, place: PhaseKey, workers: AbstractSet[str]) -> float:
-    """Return when the last news came of this work of any of these workers."""
+    """Return the time of the newest report of this work by any of the workers."""
     tracks = history.spans[place]
     return max(tracks[worker].times_s[-1] for worker in workers)
 
 
 def _waited_s(history: RunHistory, place: PhaseKey) -> Sequence[float]:
-    """Return when the worker of this work has last ended a wait in a later step than its work."""
+    """Return the times at which the only worker of this work ended waits of later steps."""
     if len(history.spans[place]) > 1:
         return []  # they may wait for each other
     ((worker, work),) = history.spans[place].items()
@@ -291,5 +293,5 @@ def _others_stopped_before(history: RunHistory, parts: Mapping[PhaseKey, _Part])
 
 
 def _last_s(history: RunHistory, places: Iterable[PhaseKey]) -> float:
-    """Return when the last of this work was told."""
+    """Return the time of the newest report of any of these kinds of work."""
     return max(newest_s(history.spans[of]) for of in places if not only_waits(history, of))

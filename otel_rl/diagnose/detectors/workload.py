@@ -18,7 +18,7 @@ from otel_rl.diagnose.detectors.hung_worker import hung_workers_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step, is_step_time
 from otel_rl.diagnose.spans.new_work import new_work
-from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.levels import JUMP, LevelChange, level
 from otel_rl.diagnose.stats.peers import turn_length
 from otel_rl.plurals import many
 from otel_rl.semconv.spec import STEP_SPAN
@@ -45,7 +45,6 @@ _MEASURES: Final = (
 )
 _CHANGED: Final = 1.15  # times the usual
 _MOSTLY: Final = 0.7  # order of a change: a counter's shares of single steps scatter
-_AT_ONCE: Final = 0.5  # part of a change that makes it a jump
 _FEWEST: Final = 12  # steps
 _PART: Final = 0.6  # of the steps need a value
 _CUMULATIVE: Final = 0.5  # times what equal steps add up to
@@ -132,7 +131,7 @@ class Workload:
         return step <= newest or self._history.last - newest > _FOLLOWS
 
     def _at(self, step: int) -> float:
-        """Return the work of a step; of one that has not told its own, that of the step before."""
+        """Return the work of a step, or of the last step before it that has reported its work."""
         place = bisect_right(self._steps, step)
         return self.of_step[self._steps[place - 1]] if place else 1.0
 
@@ -145,7 +144,6 @@ class Workload:
 
 
 def _newest(track: Track) -> Iterator[tuple[int, float, float]]:
-    """Yield (step, time, value) of the newest values."""
     for place in range(max(0, len(track.steps) - _FOLLOWS), len(track.steps)):
         yield track.steps[place], track.times_s[place], track.values[place]
 
@@ -165,7 +163,7 @@ def _present(history: RunHistory, tracks: Mapping[str, Track]) -> Mapping[int, i
 
 
 def _order(history: RunHistory) -> Sequence[int]:
-    """Return all steps in order: those that are known, if there are far more numbers."""
+    """Return all steps in order: only the known ones if the numbers have large gaps."""
     if history.has_gaps:
         return sorted(history.known_steps)
     return range(min(0, history.first), history.last + 1)
@@ -176,7 +174,7 @@ def changes(history: RunHistory) -> Iterator[str]:
     work = Workload(history)
     found = _change_of(work)
     if found is not None:
-        if found.jump > _AT_ONCE:
+        if found.jump > JUMP:
             yield f"{found.ratio:.1f} times the {work.what} in a step since step {found.step}"
         else:
             values = [value for _, value in sorted(work.of_step.items())]
@@ -207,7 +205,7 @@ def change_steps(history: RunHistory) -> Sequence[int]:
     steps = [since for _, _, _, since in _resized(history)]
     steps += [since for _, since in new_work(history)]
     found = _change_of(Workload(history))
-    if found is not None and found.jump > _AT_ONCE:
+    if found is not None and found.jump > JUMP:
         steps.append(found.step)
     return steps
 
@@ -381,7 +379,7 @@ def _told_by_all(known: Sequence[Sequence[int]]) -> int:
 
 
 def _of_each_step(track: Track, *, is_counter: bool = False) -> Track:
-    """Return what each step added, if the series is a total that grows; its last value counts."""
+    """Return what each step added to a running total; other series stay as they are."""
     newest = dict(zip(track.steps, zip(track.times_s, track.values, strict=True), strict=True))
     steps = sorted(newest)
     values = [newest[step][1] for step in steps]

@@ -12,9 +12,11 @@ from typing import NamedTuple, Self
 
 from otel_rl.diagnose.history.run_history import RunHistory
 
-__all__ = ["Rhythm"]
+__all__ = ["BEGINNING", "Rhythm"]
 
-_START = 5  # steps that may take long because the run begins
+BEGINNING = 5
+"""Steps that may be odd because the run begins."""
+
 _BYTES = 400
 
 
@@ -59,7 +61,7 @@ class Rhythm(NamedTuple):
             before = bisect_right(known, step)
             steps = bisect_right(known, later) - before
             usual_s.append((next_s - begun_s) / steps)
-            if before > _START:
+            if before > BEGINNING:
                 longest_s.append(next_s - begun_s)
         # A run with a single snapshot after its start has no other bound.
         bounds_s = longest_s or [next_s - begun_s for (_, begun_s), (_, next_s) in pairwise(told)]

@@ -126,7 +126,7 @@ class RunHistory:
         self._add(facts, time_s, self._begun_ns)
 
     def _heard_before_s(self, facts: Facts) -> float | None:
-        """Return the time of the newest export of the workers of a snapshot, before it."""
+        """Return when any worker of this snapshot was heard of last, before it."""
         of = (self.lags.get(worker) for worker, _ in facts.lags)
         return max((own.times_s[-1] for own in of if own), default=None)
 
@@ -346,7 +346,7 @@ class RunHistory:
         return series + known + sum(one.memory_bytes() for one in self._derived.values())
 
     def _completed(self) -> Self:
-        """Return the whole of what was taken. It shares series with this one, until the next."""
+        """Return a complete copy of what was read. It shares its series, until more is read."""
         whole = copy(self)
         whole.unspanned, whole.waits = {*self.unspanned}, {*self.waits}
         whole.steps = [*self.steps]
@@ -449,7 +449,7 @@ def _beside(
     key: _Key,
     worker: str,
 ) -> Track:
-    """Return the series of means, with one of numbers beside it, which shares steps and times."""
+    """Return the series of means of a worker; a new one gets a series of numbers beside it."""
     of = means[key]
     if worker not in of:
         numbers[key][worker] = of[worker].beside()
@@ -467,7 +467,7 @@ def _of_workers(
 
 
 def _of_steps_through(step: int, facts: Facts) -> Facts:
-    """Return the first record of an attempt without what it has of the one before: later steps."""
+    """Return the first record of an attempt without later steps: those are of the one before."""
     workers = {
         key: [one for one in some if one.step is None or one.step <= step]
         for key, some in facts.workers.items()

@@ -58,7 +58,7 @@ class Silences:
         return since_s + max(0.0, self._until(end_s) - self._until(begin_s))
 
     def _get_used_to(self, own_s: float) -> None:
-        """Take up the time between two exports of one worker; a single long one counts little."""
+        """Update the usual time between exports; a single long pause counts little."""
         if self._usual_s is None:
             self._usual_s = own_s
         own_s = min(own_s, _FAR * self._usual_s)
@@ -71,7 +71,7 @@ class Silences:
         self._until_s.append(before_s + end_s - begin_s)
 
     def _until(self, time_s: float) -> float:
-        """Return the seconds of silence up to a time, of those that are over."""
+        """Return the seconds of silence before a time, of the silences that had begun by then."""
         place = bisect_right(self._begun_s, time_s) - 1
         if place < 0:
             return 0.0

@@ -167,7 +167,7 @@ class _Walk:
             )
 
     def _idle(self, span: SpanRecord, start_ns: int, end_ns: int) -> None:
-        """Add idle time of the process before ``span``."""
+        """Add the idle time of a process before its span to the path."""
         start_ns = max(start_ns, self._floor_ns)
         if start_ns < end_ns:
             self._back.append(Segment(start_ns, end_ns, span.role, span.worker, IDLE, None))

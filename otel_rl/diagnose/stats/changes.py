@@ -13,9 +13,29 @@ from itertools import accumulate
 from operator import mul, sub
 from statistics import median
 
-__all__ = ["Change", "find_change", "find_step", "find_sudden", "running_medians", "spread"]
+__all__ = [
+    "DEVIATION",
+    "LEAST_DIVISOR",
+    "Change",
+    "find_change",
+    "find_step",
+    "find_sudden",
+    "least_noise",
+    "running_medians",
+    "spread",
+]
 
 _TINY = 1e-12
+
+DEVIATION = 1.4826
+"""Standard deviation of normal values, in units of their median absolute deviation."""
+
+LEAST_DIVISOR = 1e-9
+"""What a time or count that may be 0 is taken for where something is divided by it."""
+
+_LEAST_NOISE = 1e-3
+"""Noise of equal values, as a part of them: a change that is smaller says nothing."""
+
 
 # Few values are a change if they are far from the level before, the farther the fewer they are: in
 # units of its noise, all together, and times its farthest value, beyond 1.
@@ -67,7 +87,7 @@ class Change:
         """
         off = [abs(value - self.before) for value in self.values[: self.place]]
         off += [abs(value - self.after) for value in self.values[self.place :]]
-        return 1.4826 * median(off)
+        return DEVIATION * median(off)
 
     @property
     def ratio(self) -> float:
@@ -91,7 +111,12 @@ class Change:
         difference = self.after - self.before
         if abs(difference) < _TINY:
             return 0.0
-        return difference / max(self.noise, _TINY, 1e-3 * abs(self.before))
+        return difference / max(self.noise, _TINY, _LEAST_NOISE * abs(self.before))
+
+
+def least_noise(value: float) -> float:
+    """Return the noise that a series of about this value has at least."""
+    return LEAST_DIVISOR + _LEAST_NOISE * abs(value)
 
 
 def find_change(values: Sequence[float], *, shortest: int = 4) -> Change | None:
@@ -188,7 +213,7 @@ def find_sudden(values: Sequence[float], *, shown: float = -math.inf) -> Change 
 def spread(values: Sequence[float]) -> float:
     """Return the median absolute deviation from the median, times 1.4826."""
     middle = median(values)
-    return 1.4826 * median(abs(value - middle) for value in values)
+    return DEVIATION * median(abs(value - middle) for value in values)
 
 
 def running_medians(values: Sequence[float], width: int) -> list[float]:

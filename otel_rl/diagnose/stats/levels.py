@@ -10,8 +10,13 @@ from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.stats.changes import Change, find_change, find_step, find_sudden, spread
 
 __all__ = [
+    "IN_ORDER",
+    "IN_ORDER_OF_MANY",
+    "IN_ORDER_OF_STEPS",
+    "JUMP",
     "LONGER",
     "LONGER_NOISE",
+    "NOISE_OF_MANY",
     "LevelChange",
     "begun",
     "common_ratio",
@@ -28,6 +33,19 @@ LONGER = 1.5
 
 LONGER_NOISE = 2.0
 """The same in units of their noise, above the level before."""
+
+IN_ORDER = 0.7
+"""Order of a clear change: of all pairs of a value before and one since, the part that is in its
+direction, less the part that is against it."""
+
+IN_ORDER_OF_STEPS = 0.75
+"""The same of whole steps, of calls and of counts, which vary more than the work of one phase."""
+
+IN_ORDER_OF_MANY, NOISE_OF_MANY = 0.85, 3.0
+"""The same, and the size in units of the noise, of measures of which a run has many."""
+
+JUMP = 0.5
+"""Part of a change that comes at once, of one that is a jump and no slope."""
 
 _CHANCE = 0.002
 
@@ -104,11 +122,11 @@ class LevelChange:
         """Return whether most values are higher, which is unlikely by chance."""
         return self.change.order >= order and self.is_clear
 
-    def is_rise(self, *, ratio: float, order: float = 0.7, size: float = 2.0) -> bool:
+    def is_rise(self, *, ratio: float, order: float = IN_ORDER, size: float = LONGER_NOISE) -> bool:
         """Return whether it is clearly higher: by a factor, of most values, beyond the noise."""
         return self.is_up(order) and self.change.ratio >= ratio and self.change.size >= size
 
-    def is_fall(self, *, ratio: float, order: float = 0.7, size: float = 2.0) -> bool:
+    def is_fall(self, *, ratio: float, order: float = IN_ORDER, size: float = LONGER_NOISE) -> bool:
         """Return whether it is clearly lower."""
         change = self.change
         is_down = change.order <= -order and self.is_clear

@@ -93,7 +93,7 @@ class Peers:
         return relative
 
     def _peers_before(self, worker: str, part: int) -> float | None:
-        """Return the mean of the last part before in which peers have values, and it has none."""
+        """Return the peers' mean in the last part with theirs, unless the worker has one in it."""
         steps, width = self._tracks[worker].steps, self._width
         for before in range(part - 1, part - 1 - _BEFORE, -1):
             own = bisect_left(steps, before * width)
@@ -138,7 +138,7 @@ def _logs(track: Track, first: int) -> Track:
 
 
 def _parts(logs: Track, width: int) -> Mapping[int, list[float]]:
-    """Return the values of each ``width`` steps."""
+    """Return the values by part of the run, each of ``width`` steps."""
     of_part: dict[int, list[float]] = defaultdict(list)
     _add_parts(of_part, logs, width)
     return of_part
@@ -160,7 +160,7 @@ def _sum(logs: list[float]) -> _Sum:
 
 
 def _mean_without(whole: _Sum, logs: list[float]) -> float:
-    """Return the mean of the others' logarithms; there are some."""
+    """Return the mean of all logarithms but these. There must be others."""
     if not whole.infinite and len(logs) == 1:
         return fsum((whole.total, whole.rest, -logs[0])) / (whole.number - 1)
     finite = [one for one in logs if one != inf]

@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from otel_rl.diagnose.history.run_history import Track
+from otel_rl.diagnose.stats.changes import least_noise
 
 __all__ = ["TrendDeparture", "TrendWindow", "beyond_trend", "departure", "heading"]
 
@@ -194,7 +195,7 @@ def beyond_trend(track: Track, step: int, *, fewest: int = _FEWEST_AFTER) -> flo
     found = sum(track.values[at] - line.at(at) for at in range(since, n)) / (n - since)
     ahead = (since + n - place) / 2
     noise = math.sqrt(line.missed / place) * max(1.0, 2 * _unsure(place, ahead))
-    return found / max(noise, 1e-9 + 1e-3 * max(map(abs, track.values)))
+    return found / max(noise, least_noise(max(map(abs, track.values))))
 
 
 class _Lines:

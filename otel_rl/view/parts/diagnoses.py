@@ -7,12 +7,11 @@ from typing import Any, Final, NamedTuple
 from otel_rl.bridge.diagnosis.histories import LiveHistories, MemoryBound
 from otel_rl.bridge.journal.reader import history_size
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.places import with_places
 from otel_rl.diagnose.report_json import run_as_json
 from otel_rl.records import ExperimentStatus
 from otel_rl.view.journals import Found
 from otel_rl.view.text import passage
-from otel_rl.view.worker_places import places_of
+from otel_rl.view.worker_places import completed
 
 __all__ = ["Asked", "Diagnoses", "Unread"]
 
@@ -120,7 +119,7 @@ class Diagnoses:
             silent_s=silent_s,
             is_interrupted=found.run.is_interrupted,
         )
-        told = run_as_json(found.run.key, history, with_places(report, places_of(found, report)))
+        told = run_as_json(found.run.key, history, completed(found, report))
         return {key: _shortened(value) for key, value in told.items()}
 
 

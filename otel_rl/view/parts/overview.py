@@ -8,14 +8,13 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any, Final
 
-from otel_rl.bridge.delivery.selection import KeyNames, KeySelection
-from otel_rl.bridge.journal.reader import Standing, history_size, read_keys, state_of
+from otel_rl.bridge.journal.reader import Standing, history_size, read_named_keys, state_of
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.dashboard.arrange import Panel, Section
 from otel_rl.dashboard.resemblance import headlines
 from otel_rl.goodput import as_json as as_json_goodput
 from otel_rl.goodput import in_words
-from otel_rl.records import ExperimentStatus, KeySpec
+from otel_rl.records import GPUS, ExperimentStatus, KeySpec
 from otel_rl.semconv.spec import Tier
 from otel_rl.view.downsample import downsample
 from otel_rl.view.journals import Found, Journals
@@ -41,6 +40,9 @@ _LINE_POINTS: Final = 600
 _MAX_SPARK_BYTES: Final = 4 << 20  # of stored history; longer ones are read when they are opened
 _NEWEST_OF_LONG: Final = 4  # records, for the value alone
 
+_MOST_TAGS: Final = 8  # of a run in the list
+_MOST_MACHINES: Final = 4
+
 _NS_PER_S: Final = 1e9
 _NS_PER_MS: Final = 1e6
 _MS_PER_S: Final = 1e3
@@ -62,6 +64,9 @@ def run_facts(found: Found, standing: Standing, now_ns: int) -> dict[str, Any]:
         "trial": label(key.trial),
         "state": state_of(run, standing, now_ns),
         "crash": None if crash is None else label(crash.as_crash),
+        "tags": [label(tag) for tag in run.description.tags[:_MOST_TAGS]],
+        "machines": [label(host) for host in [*run.description.hosts][:_MOST_MACHINES]],
+        "gpus": sum(prefix.startswith(f"{GPUS}/") for prefix in run.description.devices) or None,
         "step": run.step,
         "lasted_s": age_s - idle_s if has_ended else age_s,
         "idle_s": idle_s,
@@ -90,7 +95,7 @@ def run_line(found: Found, now_ns: int) -> dict[str, Any]:
 def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]:
     """Return a line of the list of runs: its facts, its verdict, and its reward."""
     with found.open() as connection:
-        keys = read_keys(connection, found.id)
+        keys = read_named_keys(connection, found.id).specs
         standing = read_standing(connection, found.id)
         _, size = history_size(connection, found.id)
     told = {"verdict": standing.verdict, "cause": label(standing.cause)}
@@ -108,8 +113,9 @@ def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
     for word, spec in headlines(keys):
         series = data.series.get(spec.key)
         if series is not None:
-            points = downsample(series.steps, series.values, most=_SPARK_POINTS)
-            last = series.values[-1]
+            values = [value * spec.own_scale for value in series.values]  # a cost is no reward
+            points = downsample(series.steps, values, most=_SPARK_POINTS)
+            last = values[-1]
             newest = last if math.isfinite(last) else str(last)
             return {
                 "name": word,
@@ -183,8 +189,7 @@ class Catalogue:
     """
 
     def __init__(self, keys: Sequence[KeySpec], detail: Tier) -> None:
-        selection = KeySelection(detail, KeyNames.OTEL_RL, per_worker=False, keys=lambda: keys)
-        shown = selection.keys()
+        shown = [spec for spec in keys if detail.includes(spec.tier)]
         self._sections = workspace(shown)
         self._first = first_row(self._sections, shown)
         self.amounts = amounts(keys)

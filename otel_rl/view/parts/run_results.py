@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from otel_rl.bridge.journal.reader import read_keys
+from otel_rl.bridge.journal.reader import read_named_keys
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.view.journals import Found, Journals
 from otel_rl.view.parts.overview import headline
@@ -56,7 +56,7 @@ class RunResults:
 
     def _read(self, run: Found) -> dict[str, Any]:
         with run.open() as connection:
-            keys = read_keys(connection, run.id)
+            keys = read_named_keys(connection, run.id).specs
             standing = read_standing(connection, run.id)
         shown = headline(self._journals.newest(run, records=_RECORDS), keys)
         return {

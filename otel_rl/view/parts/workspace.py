@@ -38,7 +38,8 @@ def workspace(keys: Iterable[KeySpec]) -> Sequence[Section]:
     for section in arrange(keys):
         stays = []
         for panel in section.panels:
-            name = _own_name(specs[panel.keys[0]])
+            spec = specs[panel.keys[0]]
+            name = _own_name(spec) and (spec.own_name or _own_name(spec))
             if name:
                 first, _, rest = name.partition("/")
                 own[first if rest else OWN].append(panel)

@@ -4,6 +4,7 @@ otelRl.charts = {
   palette: ["#4878d0", "#db6d18", "#249e66", "#c9506c", "#8a6fd1", "#1f93ab", "#96802a", "#7a8794", "#c75fa2", "#5f8f35", "#3f5f9a", "#b3674a"],
   path: "#e0304f",
   tick: otelRl.store(0), // of the theme
+  still: otelRl.store(0), // of what is not on the screen: it looks at the theme when it comes into it
 
   color(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); },
 
@@ -244,10 +245,10 @@ otelRl.charts = {
   },
 
   // An element that Plotly draws into. Components around it change; what is drawn stays.
-  Plot({ draw, deps = [], ...properties }) {
+  Plot({ draw, deps = [], isSeen = true, ...properties }) {
     const { useLayoutEffect, useRef } = otelRl;
     const element = useRef(null);
-    const theme = otelRl.useStore(otelRl.charts.tick);
+    const theme = otelRl.useStore(isSeen ? otelRl.charts.tick : otelRl.charts.still);
     useLayoutEffect(() => { draw?.(element.current); }, [...deps, theme]);
     useLayoutEffect(() => () => Plotly.purge(element.current), []);
     return otelRl.html`<div ref=${element} ...${properties}></div>`;

@@ -92,7 +92,7 @@
     const isFull = full === panel.id;
     const lines = found?.lines ?? [];
     const names = lines.map((line, place) => [line.name, otelRl.charts.shadeOf(panel, lines, place)]);
-    const theme = useStore(otelRl.charts.tick);
+    const theme = useStore(isSeen ? otelRl.charts.tick : otelRl.charts.still);
     const wanted = [found, x, axis, JSON.stringify([marks, tools, zoom]), isFull, Boolean(pick), theme];
     // Of three hundred charts those below the window are drawn when they come into it.
     const draw = (element) => {
@@ -110,7 +110,7 @@
           <button type="button" class="large" aria-pressed=${String(isFull)} aria-label=${`Fill the window: ${panel.title}`} title="Fill the window (Esc)" onClick=${() => setFull(isFull ? null : panel.id)}>⤢</button></span>
         <${otelRl.saving.Buttons} run=${run} panel=${panel} plot=${plot} detail=${detail} onfail=${setFailure} /></div>
       ${problem ? html`<p class="failure" role="status">${problem}</p>` : null}
-      <div class="drawn"><${Plot} class="plot" data-panel=${panel.id} draw=${draw} deps=${[...wanted, isSeen]} /><i class="cursor"></i></div>
+      <div class="drawn"><${Plot} class="plot" data-panel=${panel.id} isSeen=${isSeen} draw=${draw} deps=${[...wanted, isSeen]} /><i class="cursor"></i></div>
       ${names.length > 12 ? html`<p class="quiet">${names.length} lines, from ${names[0][0]} (blue) to ${names.at(-1)[0]} (red)</p>` : names.length > 1 ? html`<${Legend} names=${names} />` : null}
     </article>`;
   }

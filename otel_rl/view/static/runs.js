@@ -1,6 +1,8 @@
 "use strict";
 {
   const { html, Badge, Heading, Select, Spark, Toggle, useAnswer, useDelayed, useEffect, useMemo, useParam, useRef, useState } = otelRl;
+  const SETTING = "config ";
+  const OF_RUNS = { tags: (run) => run.tags.join(", "), machines: (run) => run.machines.join(", "), GPUs: (run) => run.gpus }; // columns that nothing is read for
   const nameOf = (run) => `${run.experiment}/${run.trial}`;
   const MOST_COMPARED = 12; // that one click chooses
   const MOST_READ = 60; // runs whose further columns are read
@@ -12,6 +14,7 @@
     const [search, setSearch] = useParam("find");
     const [by, setBy] = useParam("by");
     const [down, setDown] = useParam("down");
+    const [group, setGroup] = useParam("group"); // a setting
     const listed = useAnswer("runs", {}, tick);
     const found = listed.found;
     const delayed = useDelayed(search, 300);
@@ -33,14 +36,15 @@
     const comparison = useComparison(compared, key, x, tick);
     const [columnsText, setColumns] = useParam("columns");
     const further = columnsText ? columnsText.split("\u001f") : [];
-    const cells = useCells(runs, further, tick);
+    const read = useCells(runs, further.filter((name) => !OF_RUNS[name]), tick);
+    const cell = (run, name) => (OF_RUNS[name] ? OF_RUNS[name](run) : read.get(run.id)?.[name]);
     const isReady = Boolean(found && (!compared.length || comparison));
     useEffect(() => { if (isReady) onready("runs"); }, [isReady]);
     if (!found) return html`<p class="empty">${listed.error ? listed.error.message : "Reading …"}</p>`;
 
     const last = (run) => { const value = run.shown?.last; return typeof value === "string" ? -Infinity : value; };
     const columns = [["Compare", null], ["Run", nameOf], ["State", (run) => run.state], ["Step", (run) => run.step], ["Trend", null],
-      ["Reward", last], ["Verdict", (run) => run.verdict], ["Workers", (run) => workers(run).alive, "wide-only"], ["Duration", (run) => run.lasted_s, "wide-only"], ["Last data", (run) => run.idle_s], ...further.map((name) => [name.replace(/^config /, ""), (run) => cells.get(run.id)?.[name], "wide-only"])];
+      ["Reward", last], ["Verdict", (run) => run.verdict], ["Workers", (run) => workers(run).alive, "wide-only"], ["Duration", (run) => run.lasted_s, "wide-only"], ["Last data", (run) => run.idle_s], ...further.map((name) => [name.replace(/^config /, ""), (run) => cell(run, name), "wide-only"])];
     const order = { by: by || null, down: down === "1" };
     const setOrder = (next) => { setBy(next.by ?? ""); setDown(next.down ? "1" : ""); };
     const orders = [["", "as listed"], ...columns.filter(([, value]) => value).map(([name]) => [name, name.toLowerCase()])];
@@ -50,11 +54,12 @@
       setChosen([...next].join("."));
     };
     const leftOut = found.left_out - others.length;
-    const text = (run) => [nameOf(run), run.state, run.crash, run.verdict, run.cause].filter(Boolean).join(" ");
+    const text = (run) => [nameOf(run), run.state, run.crash, run.verdict, run.cause, ...run.tags].filter(Boolean).join(" ");
     const wanted = search && otelRl.matcher(search);
     const isHidden = (run) => Boolean(wanted && !wanted.test(text(run)));
     const all = comparable.filter((run) => !isHidden(run)).slice(0, MOST_COMPARED);
-    const columnNames = new Set([...(comparison?.environments ?? []).flatMap((of) => Object.keys(of)).filter((name) => name.startsWith("config ")), ...[...(comparison?.sections.values() ?? [])].flatMap((keys) => [...keys])]);
+    const columnNames = new Set([...Object.keys(OF_RUNS), ...(comparison?.environments ?? []).flatMap((of) => Object.keys(of)).filter((name) => name.startsWith(SETTING)), ...[...(comparison?.sections.values() ?? [])].flatMap((keys) => [...keys])]);
+    const shared = sharedSettings(comparison?.environments ?? []);
     const add = (name) => { const wantedColumn = columnNames.has(`config ${name}`) ? `config ${name}` : name; if (columnNames.has(wantedColumn) && !further.includes(wantedColumn)) setColumns([...further, wantedColumn].join("\u001f")); };
     return html`
       <div class="row controls"><h1 class="grow">Runs</h1>
@@ -68,16 +73,58 @@
       <div class="card scroll list">${!runs.length
         ? html`<p class="empty">There is no run here yet. Start one with <code>otel-rl demo</code> or <code>otel-rl run -- python train.py</code>.</p>`
         : html`<table><${Heading} columns=${columns} rows=${runs} order=${order} onorder=${setOrder} />
-          <tbody>${otelRl.sorted(columns, runs, order).map((run) => html`<${Line} key=${run.id} run=${run} isHidden=${isHidden(run)} isChosen=${chosen.has(run.id)} cells=${further.map((name) => cells.get(run.id)?.[name])} color=${chosen.has(run.id) ? shadeOf(colors.current, run) : null} onchoose=${choose} />`)}</tbody></table>
+          <tbody>${otelRl.sorted(columns, runs, order).map((run) => html`<${Line} key=${run.id} run=${run} isHidden=${isHidden(run)} isChosen=${chosen.has(run.id)} cells=${further.map((name) => cell(run, name))} onfind=${setSearch} color=${chosen.has(run.id) ? shadeOf(colors.current, run) : null} onchoose=${choose} />`)}</tbody></table>
           ${leftOut > 0 ? html`<p class="quiet">and ${leftOut} older runs: search finds them by name</p>` : null}`}</div>
       ${comparable.length ? html`<section>
         <div class="row controls"><h2 class="grow">Compare</h2>
           <${Toggle} label="x axis" options=${[["step", "by step"], ["time", "by hours"]]} chosen=${x} onchoose=${setX} />
+          ${shared.length || group ? html`<${Select} id="group" label="group by" options=${[["", "run"], ...[...new Set([...shared, ...(group ? [group] : [])])].map((name) => [name, name])]} chosen=${group} onchoose=${setGroup} />` : null}
           ${comparison ? html`<select id="key" aria-label="key" value=${comparison.key} onChange=${(event) => setKey(event.target.value)}>
             ${[...comparison.sections].map(([title, keys]) => html`<optgroup key=${title} label=${title}>${[...keys].map((one) => html`<option key=${one} value=${one} selected=${one === comparison.key}>${otelRl.withUnit(one, comparison.units.get(one))}</option>`)}</optgroup>`)}</select>` : null}</div>
-        ${comparison ? html`<${Compared} comparison=${comparison} x=${x} colors=${colors.current} tick=${tick} />` : null}
+        ${comparison ? html`<${Compared} comparison=${comparison} x=${x} group=${group} colors=${colors.current} tick=${tick} />` : null}
       </section>` : null}`;
   };
+
+  // Settings of which some runs have the same and others have not: these make groups.
+  function sharedSettings(environments) {
+    const names = new Set(environments.flatMap((of) => Object.keys(of)).filter((name) => name.startsWith(SETTING)));
+    const kinds = (name) => new Set(environments.map((of) => of[name] ?? "")).size;
+    return [...names].filter((name) => kinds(name) > 1 && kinds(name) < environments.length).map((name) => name.slice(SETTING.length)).sort();
+  }
+
+  // Lines of one chart: of each run, or of all with the same value of a setting. [{name, color, members: places of runs}]
+  function groupsOf(runs, environments, group, colors) {
+    const ofEach = runs.map((run, place) => ({ name: nameOf(run), color: shadeOf(colors, run), members: [place] }));
+    if (!group || !environments.some((of) => SETTING + group in of)) return ofEach;
+    const values = [...new Set(environments.map((of) => of[SETTING + group] ?? "–"))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    return values.map((value, place) => {
+      const members = runs.map((_, at) => at).filter((at) => (environments[at][SETTING + group] ?? "–") === value);
+      return { name: `${group} ${value}, ${members.length} ${members.length === 1 ? "run" : "runs"}`, color: otelRl.charts.palette[place % otelRl.charts.palette.length], members };
+    });
+  }
+
+  // Mean, lowest and highest of several lines, at every place of one of them; a line is straight between its points.
+  function together(lines) {
+    const parts = lines.map(({ xs, ys, trend }) => (trend[0].length ? trend : [xs, ys])).map(([xs, ys]) => xs.map((x, place) => [x, ys[place]]).filter(([, y]) => y !== null));
+    const all = [...new Set(parts.flatMap((part) => part.map(([x]) => x)))].sort((a, b) => a - b);
+    const every = Math.ceil(all.length / 600);
+    const at = parts.map(() => 0);
+    const found = { xs: [], mean: [], low: [], high: [] };
+    for (const x of all.filter((_, place) => place % every === 0 || place === all.length - 1)) {
+      const ys = parts.flatMap((part, n) => {
+        while (at[n] + 1 < part.length && part[at[n] + 1][0] <= x) at[n] += 1;
+        const [before, after] = [part[at[n]], part[at[n] + 1]];
+        if (!before || x < before[0] || (!after && x > before[0])) return [];
+        return [after ? before[1] + ((after[1] - before[1]) * (x - before[0])) / (after[0] - before[0]) : before[1]];
+      });
+      if (!ys.length) continue;
+      found.xs.push(x);
+      found.mean.push(ys.reduce((sum, y) => sum + y, 0) / ys.length);
+      found.low.push(Math.min(...ys));
+      found.high.push(Math.max(...ys));
+    }
+    return found;
+  }
 
   const shadeOf = (colors, run) => otelRl.charts.palette[colors.get(run.id) % otelRl.charts.palette.length];
 
@@ -155,9 +202,9 @@
   function useCells(runs, names, tick) {
     const read = async (run) => {
       const of = {};
-      const settings = names.some((name) => name.startsWith("config ")) ? await otelRl.get(`runs/${run.id}/environment`) : {};
+      const settings = names.some((name) => name.startsWith(SETTING)) ? await otelRl.get(`runs/${run.id}/environment`) : {};
       for (const name of names) {
-        const value = name.startsWith("config ") ? settings[name] : (await otelRl.get(`runs/${run.id}/series`, { key: name })).ys.findLast((one) => one !== null);
+        const value = name.startsWith(SETTING) ? settings[name] : (await otelRl.get(`runs/${run.id}/series`, { key: name })).ys.findLast((one) => one !== null);
         of[name] = value === undefined || value === "" || Number.isNaN(Number(value)) ? value : Number(value);
       }
       return of;
@@ -196,17 +243,15 @@
     return useEach(runs, `${key} ${x}`, tick, (run) => otelRl.get(`runs/${run.id}/series`, { key, x: x === "time" ? "time" : null }));
   }
 
-  // One key of several runs, each in its colour.
-  function drawRuns(plot, { runs, lines, key, unit, x, colors, title }) {
+  // One key of several runs: each, or the mean of each group with its lowest and highest, in its colour.
+  function drawRuns(plot, { groups, lines, key, unit, x, title }) {
     const { notFinite, withTrend } = otelRl.charts;
     const font = { size: 11 };
-    const traces = lines.flatMap((line, place) => {
-      const color = shadeOf(colors, runs[place]);
-      const drawn = withTrend(line, (at) => at, {
-        type: "scatter", mode: line.xs.length < 3 ? "markers" : "lines", connectgaps: false,
-        name: otelRl.plain(nameOf(runs[place])), line: { width: 2, color }, marker: { color }, hovertemplate: `%{y:.4~g} ${otelRl.plain(unit)}`,
-      });
-      const crosses = notFinite(drawn);
+    const traces = groups.flatMap(({ name: words, color, members }, place) => {
+      const style = { type: "scatter", connectgaps: false, name: otelRl.plain(words), line: { width: 2, color }, marker: { color }, hovertemplate: `%{y:.4~g} ${otelRl.plain(unit)}` };
+      const ofEach = members.flatMap((at) => withTrend(lines[at], (one) => one, { ...style, mode: lines[at].xs.length < 3 ? "markers" : "lines" }));
+      const drawn = members.length === 1 ? ofEach : bandOf(together(members.map((at) => lines[at])), style);
+      const crosses = notFinite(ofEach);
       if (!crosses) return drawn;
       // Each run has a line of crosses of its own, in its colour.
       const name = `${drawn[0].name}: ${crosses.name}`;
@@ -221,52 +266,59 @@
     otelRl.charts.byKeyboard(plot, title ? "Compared runs" : key, () => otelRl.charts.pointsOf(plot, unit, null));
   }
 
-  function Compared({ comparison, x, colors, tick }) {
+  function bandOf({ xs, mean, low, high }, style) {
+    const edge = { ...style, mode: "lines", x: xs, line: { width: 0, color: style.line.color }, hoverinfo: "skip", hovertemplate: null, opacity: 0.3, showlegend: false };
+    const { color } = style.line;
+    return [{ ...edge, y: low, name: `${style.name}: lowest` }, { ...edge, y: high, name: `${style.name}: highest`, fill: "tonexty", fillcolor: `${color}33` }, { ...style, mode: xs.length < 3 ? "markers" : "lines", x: xs, y: mean }];
+  }
+
+  function Compared({ comparison, x, group, colors, tick }) {
     const { runs, lines, key, units, environments } = comparison;
     const [isGrid, setGrid] = useParam("grid");
     const without = runs.filter((_, place) => lines[place] && !lines[place].xs.length).map(nameOf);
     const unit = units.get(key) ?? "";
-    return html`<div class="card"><${otelRl.charts.Plot} class="plot" id="compare" draw=${(plot) => drawRuns(plot, { runs, lines, key, unit, x, colors, title: true })} deps=${[comparison]} />
-        <${otelRl.charts.Legend} names=${runs.map((run) => [nameOf(run), shadeOf(colors, run)])} /></div>
+    const groups = groupsOf(runs, environments, group, colors);
+    return html`<div class="card"><${otelRl.charts.Plot} class="plot" id="compare" draw=${(plot) => drawRuns(plot, { groups, lines, key, unit, x, title: true })} deps=${[comparison, group]} />
+        <${otelRl.charts.Legend} names=${groups.map(({ name, color }) => [name, color])} /></div>
       <p class="quiet">${key && without.length ? `Without this key: ${without.join(", ")}` : ""}</p>
       ${runs.length ? html`<p><button type="button" id="grid" aria-expanded=${String(Boolean(isGrid))} onClick=${() => setGrid(isGrid ? "" : "1")}>First charts of these runs</button></p>` : null}
-      ${isGrid && runs.length ? html`<${Grid} runs=${runs} x=${x} colors=${colors} tick=${tick} />` : null}
+      ${isGrid && runs.length ? html`<${Grid} runs=${runs} groups=${groups} x=${x} tick=${tick} />` : null}
       ${environments.length > 1 ? html`<${Differences} runs=${runs} found=${environments} />` : null}`;
   }
 
   // The charts that come first in the first of the runs, each with a line for every run.
-  function Grid({ runs, x, colors, tick }) {
+  function Grid({ runs, groups, x, tick }) {
     const { found } = useAnswer(`runs/${runs[0].id}/overview`, {}, tick);
     const panels = new Map((found?.sections ?? []).flatMap((section) => section.panels.map((panel) => [panel.id, panel])));
     const first = (found?.first ?? []).map((id) => panels.get(id)).filter((panel) => panel && !panel.stacked);
-    return html`<div class="charts" id="grid-charts">${first.map((panel) => html`<${GridChart} key=${panel.id} panel=${panel} runs=${runs} x=${x} colors=${colors} tick=${tick} />`)}</div>`;
+    return html`<div class="charts" id="grid-charts">${first.map((panel) => html`<${GridChart} key=${panel.id} panel=${panel} runs=${runs} groups=${groups} x=${x} tick=${tick} />`)}</div>`;
   }
 
-  function GridChart({ panel, runs, x, colors, tick }) {
+  function GridChart({ panel, runs, groups, x, tick }) {
     const card = useRef(null);
     const isSeen = otelRl.charts.useSeen(card);
     const key = panel.keys[0];
     const lines = useLines(isSeen ? runs : [], key, x, tick);
     const isRead = runs.every((run) => lines.has(run.id));
-    const draw = (plot) => { if (isRead) drawRuns(plot, { runs, lines: runs.map((run) => lines.get(run.id) ?? NOTHING), key, unit: panel.unit, x, colors, title: false }); };
-    return html`<article class="card chart" ref=${card}><div class="title"><h3 title=${key}><bdi>${panel.title}</bdi></h3></div><${otelRl.charts.Plot} class="plot" data-grid=${key} draw=${draw} deps=${[lines, isRead, runs.map((run) => run.id).join()]} /></article>`;
+    const draw = (plot) => { if (isRead) drawRuns(plot, { groups, lines: runs.map((run) => lines.get(run.id) ?? NOTHING), key, unit: panel.unit, x, title: false }); };
+    return html`<article class="card chart" ref=${card}><div class="title"><h3 title=${key}><bdi>${panel.title}</bdi></h3></div><${otelRl.charts.Plot} class="plot" data-grid=${key} draw=${draw} deps=${[lines, isRead, groups.map((one) => `${one.name} ${one.color} ${one.members}`).join()]} /></article>`;
   }
 
   // Settings, command and code in which the chosen runs differ.
   function Differences({ runs, found }) {
     const names = [...new Set(found.flatMap((one) => Object.keys(one)))].filter((name) => new Set(found.map((one) => one[name] ?? "")).size > 1);
-    const rows = names.sort((a, b) => b.startsWith("config ") - a.startsWith("config "));
+    const rows = names.sort((a, b) => b.startsWith(SETTING) - a.startsWith(SETTING));
     return html`<div class="card scroll" id="differences"><h3>Differences of config and code</h3>${rows.length ? html`<table>
       <thead><tr>${["key", ...runs.map(nameOf)].map((text) => html`<th key=${text} scope="col"><bdi>${text}</bdi></th>`)}</tr></thead>
       <tbody>${rows.map((name) => html`<tr key=${name}><th scope="row"><bdi>${name.replace(/^config /, "")}</bdi></th>${found.map((one, place) => html`<td key=${place} class="text">${one[name] ?? "–"}</td>`)}</tr>`)}</tbody></table>` : html`<p class="quiet">None was reported.</p>`}</div>`;
   }
 
-  function Line({ run, isHidden, isChosen, cells, color, onchoose }) {
+  function Line({ run, isHidden, isChosen, cells, color, onchoose, onfind }) {
     const { alive, expected } = workers(run);
     return html`<tr data-run=${run.id} hidden=${isHidden}>
       <td>${run.step !== null ? html`<span class="row eye"><input type="checkbox" aria-label=${`compare ${nameOf(run)}`} checked=${isChosen} onChange=${(event) => onchoose(run.id, event.target.checked)} />
         ${color ? html`<i class="dot" style=${`--shade: ${color}`}></i>` : null}</span>` : null}</td>
-      <td><a href=${`#/run/${run.id}/overview`} class="cut"><bdi>${run.experiment}</bdi></a><span class="quiet cut trial"><bdi>${run.trial}</bdi></span>${run.crash ? html`<div class="quiet">${run.crash}</div>` : null}</td>
+      <td><a href=${`#/run/${run.id}/overview`} class="cut"><bdi>${run.experiment}</bdi></a><span class="quiet cut trial"><bdi>${run.trial}</bdi></span>${run.tags.map((tag) => html`<button key=${tag} type="button" class="tag" title="Find the runs with this tag" onClick=${() => onfind(tag.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"))}><bdi class="cut">${tag}</bdi></button>`)}${run.crash ? html`<div class="quiet">${run.crash}</div>` : null}</td>
       <td><${Badge} word=${run.state} /></td><td data-label="step">${run.step ?? "–"}</td>
       <td>${run.shown && run.shown.ys.length ? html`<${Spark} ys=${run.shown.ys} />` : null}</td>
       <td title=${run.shown ? run.shown.key : null} data-label=${run.shown?.name === "reward" ? "reward" : null}>${run.shown ? otelRl.number(run.shown.last) : "–"}<div class="quiet">${otelRl.withLoss(run.shown && run.shown.name !== "reward" ? run.shown.name : "", run.shown)}</div></td>

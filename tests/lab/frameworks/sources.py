@@ -1,4 +1,5 @@
-"""Single source files of frameworks that install on machines with GPUs only.
+"""Single files that no environment of the lab has: of frameworks that install on machines with
+GPUs only, and the rules of axe.
 
 They are fetched once, each checked against ``sources.toml``, and stand beside the environments.
 """
@@ -117,4 +118,4 @@ def _is(path: Path, digest: str) -> bool:
 SOURCES = {
     name: Source(name, **fields) for name, fields in tomllib.loads(_TABLE.read_text()).items()
 }
-"""By adapter."""
+"""By adapter, or by the name of what is no framework."""

@@ -13,6 +13,7 @@ from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.bridge.rows.messages import Finding
+from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE
 from otel_rl.cli.run_snapshot import (
     RunWatch,
     Snapshot,
@@ -288,6 +289,23 @@ def test_the_verdict_names_the_first_cause(
     life.journal.close()
     assert snapshot.verdict == told
     assert summary(snapshot).startswith(f"{told}  ")  # a narrow terminal cuts off the end
+
+
+def test_a_run_without_a_fault_is_called_healthy_once_it_was_looked_at(tmp_path: Path) -> None:
+    """It gets no row of it: a tracker is told of faults."""
+    life = Life(tmp_path)
+    told = []
+    for finding in (None, Finding(4, T0, "healthy", "no fault found")):
+        if finding is not None:
+            life.processor.add_finding(ENDED, finding)
+        life.take(begin(ENDED, 0), now_ns=start_ns(ENDED))
+        with looking(tmp_path) as connection:
+            (run,) = read_runs(connection, tmp_path)
+            told.append(RunWatch().look(connection, run).verdict)
+    rows = life.runs.rows(ENDED, start=0, limit=100)
+    life.journal.close()
+    assert told == ["", "healthy"]
+    assert not any(DIAGNOSIS_CAUSE in row.labels for row in rows)
 
 
 @pytest.mark.parametrize(

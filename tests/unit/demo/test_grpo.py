@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from otel_rl.demo.grpo import Batch, Objective, group_advantages, loss_and_gradient
 from otel_rl.demo.transformer import Floats, softmax
 
-PLAIN = Objective(clip=0.2, kl_weight=0.0, entropy_weight=0.0)
+PLAIN = Objective(clip=0.2, kl_weight=0.0)
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(3, 5, 6))
 TOKENS = RNG.integers(0, 6, (3, 5))

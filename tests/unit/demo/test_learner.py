@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 
-from otel_rl.demo import DemoSettings, tokenizer
-from otel_rl.demo.grpo import Learner, Staging, learning_rate, pack
+from otel_rl.demo import DemoSettings, task
+from otel_rl.demo.grpo import Learner, learning_rate, pack
 from otel_rl.demo.messages import Completions, Group
 from otel_rl.demo.transformer import Adam, Parameters
 
 SETTINGS = DemoSettings(group_size=2, width=16)
-PROMPT = tuple(tokenizer.encode("reverse the digits : 3 1 4 ="))
-GOOD = (*tokenizer.encode("4 1 3")[1:], tokenizer.END)
-BAD = (tokenizer.PAD, tokenizer.END)
+PROMPT = tuple(task.encode("reverse the digits : 3 1 4 ="))
+GOOD = (*task.encode("4 1 3")[1:], task.END)
+BAD = (task.PAD, task.END)
 
 
 def group() -> Group:
@@ -31,15 +31,15 @@ def test_a_sample_is_laid_out_so_that_each_place_is_about_the_next_token() -> No
     assert batch.behaviour[1, choosing : choosing + 2].tolist() == [-1.0, -1.5]
     assert batch.advantages[0, choosing] == pytest.approx(1)
     assert batch.advantages[1, choosing] == pytest.approx(-1)
-    assert set(batch.tokens[1, len(PROMPT) + 2 :].tolist()) == {tokenizer.PAD}
+    assert set(batch.tokens[1, len(PROMPT) + 2 :].tolist()) == {task.PAD}
 
 
-def test_staging_holds_a_copy_not_the_batch() -> None:
+def test_what_is_on_the_device_is_a_copy_of_the_batch() -> None:
     batch = pack([group()], length=SETTINGS.shape.positions)
-    staged = Staging(rows=2, length=SETTINGS.shape.positions).load(batch)
-    before = staged.tokens.copy()
+    on_device = batch.copied()
+    before = on_device.tokens.copy()
     batch.tokens[:] = 0
-    np.testing.assert_array_equal(staged.tokens, before)
+    np.testing.assert_array_equal(on_device.tokens, before)
 
 
 def test_updates_make_the_rewarded_completion_likelier() -> None:

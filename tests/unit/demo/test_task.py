@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from otel_rl.demo import task, tokenizer
+from otel_rl.demo import task
 
 PROMPT = "reverse the digits : 3 1 4 ="
 
@@ -25,31 +25,29 @@ def test_reward_is_the_share_of_right_places(completion: str, ended: bool, rewar
 
 def test_every_prompt_can_be_tokenised_within_the_longest() -> None:
     rng = np.random.default_rng(0)
-    lengths = {
-        len(tokenizer.encode(task.prompt(rng, min_digits=2, max_digits=5))) for _ in range(200)
-    }
+    lengths = {len(task.encode(task.prompt(rng, min_digits=2, max_digits=5))) for _ in range(200)}
     assert max(lengths) == task.longest_prompt(5)
     assert len(lengths) == 4
 
 
 def test_the_right_answer_fits_the_longest_completion_and_scores_one() -> None:
     prompt = task.prompt(np.random.default_rng(1), min_digits=5, max_digits=5)
-    answer = [*tokenizer.encode(prompt)[5:-1][::-1], tokenizer.END]
+    answer = [*task.encode(prompt)[5:-1][::-1], task.END]
     assert len(answer) == task.longest_completion(5)
-    assert task.score(prompt, tokenizer.decode(answer), ended=True) == 1.0
+    assert task.score(prompt, task.decode(answer), ended=True) == 1.0
 
 
 def test_text_survives_the_tokenizer() -> None:
-    tokens = tokenizer.encode(PROMPT)
-    assert tokens[0] == tokenizer.BEGIN
-    assert tokenizer.decode(tokens[1:]) == PROMPT
+    tokens = task.encode(PROMPT)
+    assert tokens[0] == task.BEGIN
+    assert task.decode(tokens[1:]) == PROMPT
 
 
 def test_what_comes_after_the_end_mark_is_not_text() -> None:
-    four, one = tokenizer.encode("4 1")[1:]
-    assert tokenizer.decode([four, tokenizer.END, one]) == "4"
+    four, one = task.encode("4 1")[1:]
+    assert task.decode([four, task.END, one]) == "4"
 
 
 def test_an_unknown_word_is_named() -> None:
     with pytest.raises(ValueError, match="sort"):
-        tokenizer.encode("sort the digits")
+        task.encode("sort the digits")

@@ -5,7 +5,7 @@ from otel_rl.demo.grpo import Batch, Objective, loss_and_gradient
 from otel_rl.demo.transformer import Floats, Parameters, Shape, backward, forward
 
 SHAPE = Shape(vocabulary=7, positions=6, width=8, heads=2, layers=2)
-OBJECTIVE = Objective(clip=0.2, kl_weight=0.3, entropy_weight=0.1)
+OBJECTIVE = Objective(clip=0.2, kl_weight=0.3)
 
 
 def policy(seed: int) -> Parameters:

@@ -6,7 +6,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import otel_rl
-from otel_rl.bridge.delivery.selection import KeyNames, KeySelection
+from otel_rl.bridge.delivery.selection import KeySelection
+from otel_rl.bridge.key_names import KeyNames
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.run import Run
 from otel_rl.records import Batch, ExperimentKey, Signal

@@ -114,7 +114,7 @@ def test_rewards_far_down_the_list_are_read_bit_by_bit_and_once(
     whole = looked.get("results")
     assert whole["unread"] == 0
     assert [one["shown"]["last"] for one in whole["runs"].values()] == 3 * [0.5]
-    monkeypatch.setattr(run_results, "read_keys", None)  # would fail
+    monkeypatch.setattr(run_results, "read_named_keys", None)  # would fail
     assert looked.get("results") == whole
 
 

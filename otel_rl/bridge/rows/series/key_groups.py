@@ -209,7 +209,7 @@ class GroupTable:
                 first = self._groups.get(identity._replace(unit=""))
                 first_unit = _registered_unit(name)
                 if first is not None:
-                    first_key, first_unit = first.key, first_unit or first.unit
+                    first_key, first_unit = first.own_name or first.key, first_unit or first.unit
                 self._unit_changes.append(UnitChange(first_key, first_unit, key, other_unit))
         if group.unit in _UNSPECIFIC:
             group.unit = normal_unit(unit) or group.unit

@@ -74,7 +74,7 @@ def test_a_run_is_found_by_its_name(diagnose: Callable[..., tuple[int, str]]) ->
     for name in ("grpo", "slow", "grpo/slow"):
         status, said = diagnose(name)
         assert status == 0
-        assert said.startswith("grpo/slow, 79 steps")
+        assert said.startswith("grpo/slow, 80 steps")
         assert "1. slow_reward: score of judge takes" in said
 
 
@@ -140,7 +140,7 @@ def test_a_text_that_stands_for_two_runs_is_refused_with_what_to_write(
 def test_without_a_name_it_is_the_run_that_was_heard_of_last(
     diagnose: Callable[..., tuple[int, str]],
 ) -> None:
-    assert diagnose()[1].startswith("ppo/sound, 79 steps")
+    assert diagnose()[1].startswith("ppo/sound, 80 steps")
 
 
 def test_json_says_the_same_to_a_program(diagnose: Callable[..., tuple[int, str]]) -> None:

@@ -1,10 +1,9 @@
 """``otel-rl runs``: the runs of a data directory as a person and a program see them."""
 
 import json
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -159,21 +158,17 @@ def test_a_copy_of_a_journal_without_its_lock_may_have_a_bridge(
     assert states(listing()) == {"live": "running"}
 
 
-def test_the_place_and_the_sizes_of_a_run_are_listed(
+def test_the_place_and_the_size_of_a_run_are_listed(
     data: Path, listing: Listing, tmp_path: Path
 ) -> None:
     directory = tmp_path / "offline-run-1"
-    (directory / "files").mkdir(parents=True)
-    (directory / "run.wandb").write_bytes(b"x" * 1_000)
-    (directory / "files" / "config.yaml").write_bytes(b"x" * 234)
     with closing(SqliteJournal(data)) as journal:
         some = Journals(journal)
-        for name in ("offline", "online", "removed"):
+        for name in ("offline", "online"):
             some.commit(name, ago_s=1)
         some.opened("offline", "/elsewhere")
         some.opened("offline", str(directory))
         some.opened("online", "https://wandb.example/e/p/runs/1")
-        some.opened("removed", str(tmp_path / "not-there"))
         key = ExperimentKey("online", "t")
         before = {one["experiment"]: one["journal_bytes"] for one in listing()}
         Spool(journal).append(
@@ -181,10 +176,7 @@ def test_the_place_and_the_sizes_of_a_run_are_listed(
         )
         listed = {one["experiment"]: one for one in listing()}
     assert listed["offline"]["location"] == str(directory)
-    assert listed["offline"]["file_bytes"] == 1_234
     assert listed["online"]["location"] == "https://wandb.example/e/p/runs/1"
-    assert listed["online"]["file_bytes"] is None
-    assert listed["removed"]["file_bytes"] is None
     assert before["online"] > 0
     assert listed["online"]["journal_bytes"] == before["online"] + 5_000
 
@@ -195,7 +187,7 @@ def test_a_person_sees_a_table(data: Path, capsys: pytest.CaptureFixture[str]) -
         some.commit("grpo\x1b[31m", ago_s=7_200, step=3, is_="crashed")
         some.opened("grpo\x1b[31m", "https://me:secret@wandb.example/1")
     assert main(["runs", "--data", str(data)]) == 0
-    header, line, crash = capsys.readouterr().out.splitlines()
+    header, line, crash, place = capsys.readouterr().out.splitlines()
     assert header.split() == [
         "RUN",
         "ID",
@@ -209,36 +201,14 @@ def test_a_person_sees_a_table(data: Path, capsys: pytest.CaptureFixture[str]) -
         "AGE",
         "ACTIVE",
         "JOURNAL",
-        "FILES",
-        "LINK",
     ]
     assert "\\x1b" in line
-    assert "secret" not in line
     of_run = run_id("grpo\x1b[31m", "t")
     assert line.split()[1:5] == [of_run, "crashed", "-", "3"]
     assert "  2 h  2 h  " in line
     assert crash == "  crashed: trainer/0, RuntimeError at step 3"
-
-
-def test_the_watched_table_looks_at_no_files_of_trackers(
-    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closing(SqliteJournal(data)) as journal:
-        some = Journals(journal)
-        some.commit("e", ago_s=1)
-        some.opened("e", str(data))
-    walked: list[str] = []
-
-    def walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-        walked.append(str(path))
-        return iter(())
-
-    monkeypatch.setattr(os, "walk", walk)
-    assert main(["runs", str(data)]) == 0
-    assert walked.pop() == str(data)
-    assert main(["runs", str(data), "--watch"]) == 0
-    assert walked == []
-    assert "e/t" in capsys.readouterr().out
+    assert place.startswith("  https://")
+    assert "secret" not in place
 
 
 def test_what_was_read_of_a_run_goes_with_it(data: Path) -> None:

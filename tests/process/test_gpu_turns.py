@@ -1,5 +1,6 @@
-"""``otel-rl demo --colocated``: two processes that take turns on one (scripted) device."""
+"""Two processes that take turns on one (scripted) device: who held it, and for which work."""
 
+import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -25,10 +26,40 @@ OF_EACH = {
     "trainer": {"h2d_copy", "reference", "train", "weight_push"},
 }
 
+# The trainer works on what the generator has made, and the other way round.
+PROGRAM = f"""
+import multiprocessing, time
+import otel_rl
+
+def take_turns(role, key, phases, mine, others):
+    otel_rl.init(role=role, index=0, count=1)
+    for step in range(1, {STEPS} + 1):
+        mine.acquire()
+        with otel_rl.step(step):
+            for phase in phases:
+                with otel_rl.phase(phase, gpu=True):
+                    time.sleep(0.02)  # the work
+            otel_rl.log({{key: float(step)}})
+        others.release()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    first, second = context.Semaphore(1), context.Semaphore(0)
+    generator = "generator", "reward/mean", {sorted(OF_EACH["generator"])}, first, second
+    trainer = "trainer", "rl.train.loss", {sorted(OF_EACH["trainer"])}, second, first
+    processes = [context.Process(target=take_turns, args=of) for of in (generator, trainer)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+"""
+
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Row]:
-    directory = tmp_path_factory.mktemp("colocated")
+    directory = tmp_path_factory.mktemp("turns")
+    program = directory / "turns.py"
+    program.write_text(PROGRAM)
     with pytest.MonkeyPatch.context() as monkeypatch:
         machine = Machine(directory, monkeypatch.setenv, load=False)
         machine.set(gpu(0, utilization=UTILIZATION * 100))
@@ -41,14 +72,14 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Row]:
         )
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         done = otel_rl(
-            *("demo", "--colocated", "--steps", str(STEPS), "--trial", "t", "--tracker", "jsonl"),
+            *("run", "--experiment", "turns", "--trial", "t", "--tracker", "jsonl", "--"),
+            *(sys.executable, program),
             cwd=directory,
             env=environment,
             timeout_s=540,
         )
     assert done.status == 0, done.out + done.err
-    assert f"{STEPS} GRPO steps" in done.out
-    return jsonl_rows(directory, "grpo-demo", "t")
+    return jsonl_rows(directory, "turns", "t")
 
 
 def last(rows: Sequence[Row]) -> Mapping[str, float]:

@@ -5,13 +5,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pytest
 from mcp import Client
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.diagnosis.histories import MemoryBound
 from otel_rl.mcp.answers import Answers
-from otel_rl.mcp.tools import Lanes, make_server
+from otel_rl.mcp.tools import make_server
 
 WAIT_S = 60.0
 
@@ -48,25 +47,3 @@ def test_a_slow_diagnosis_holds_up_neither_pings_nor_other_tools(tmp_path: Path)
             assert (await slow).structured_content == {"verdict": "healthy"}
 
     asyncio.run(asyncio.wait_for(talk(), WAIT_S))
-
-
-def test_what_is_known_of_a_subject_stays_on_its_thread() -> None:
-    async def talk() -> list[str]:
-        lanes = Lanes(lambda: threading.current_thread().name)
-        subjects = ["a", "b", "a", "c", "a", "b"]
-        return [await lanes.answer(one, lambda name: name) for one in subjects]
-
-    a, b, again, c, third, b_again = asyncio.run(talk())
-    assert a == again == third
-    assert b == b_again
-    assert len({a, b, c}) == 3
-
-
-@pytest.mark.parametrize("subjects", [9, 30])
-def test_more_subjects_than_threads_are_all_answered(subjects: int) -> None:
-    async def talk() -> list[int]:
-        lanes = Lanes(lambda: 1)
-        asked = (lanes.answer(subject, subject.__add__) for subject in range(subjects))
-        return [*await asyncio.gather(*asked)]
-
-    assert asyncio.run(talk()) == [*range(1, subjects + 1)]
