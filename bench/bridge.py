@@ -218,7 +218,7 @@ def _bridge_settings(directory: Path, tracker: str) -> BridgeSettings:
     return BridgeSettings(
         data=directory,
         listen=ListenSettings(http=Address("127.0.0.1", 0), grpc=None),
-        rows=AlignSettings(per_worker=True, max_rows_per_minute=0),
+        rows=AlignSettings(per_worker=True),
         tracker=TrackerSettings(
             name=tracker,
             detail=Tier.EVERYTHING,

@@ -35,7 +35,7 @@ from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.receive.journal_shares import JournalShares
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.pipeline import IngestPipeline
+from otel_rl.bridge.receive.pipeline import IngestPipeline, Storage
 from otel_rl.bridge.receive.tokens import AuthSettings, TokenShares
 from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -158,7 +158,7 @@ def stages(workers: int, seconds: int, instruments: Instruments = GAUGES) -> Map
             counters,
             kept=lambda: None,
         )
-        intake = IngestPipeline(accept=durable.keep, limits=ReceiveLimits(), counters=counters)
+        intake = IngestPipeline(Storage(durable.keep), ReceiveLimits(), counters)
         rows = Scheduler(
             spool,
             RunStore(journal),

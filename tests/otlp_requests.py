@@ -25,10 +25,10 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.receive.grpc import GrpcServer
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.pipeline import IngestPipeline
+from otel_rl.bridge.receive.pipeline import IngestPipeline, Storage
 from otel_rl.bridge.receive.server import HttpServer
 from otel_rl.bridge.receive.tls import Tls, TlsSettings, load_tls
-from otel_rl.bridge.receive.tokens import AuthSettings, Tokens, TokenShares
+from otel_rl.bridge.receive.tokens import AuthSettings, Tokens
 from otel_rl.records import Batch, Signal, Value
 
 Attributes = Mapping[str, Value]
@@ -348,11 +348,10 @@ def intake(
     auth: AuthSettings | None = None,
 ) -> IngestPipeline:
     return IngestPipeline(
-        accept=journal,
-        limits=limits or ReceiveLimits(),
-        counters=counters,
+        Storage(journal),
+        limits or ReceiveLimits(),
+        counters,
         tokens=Tokens(auth or AuthSettings()),
-        shares=TokenShares(auth or AuthSettings()),
     )
 
 

@@ -27,7 +27,7 @@ from otel_rl.bridge.receive.answers import Overflow
 from otel_rl.bridge.receive.experiments import Experiments
 from otel_rl.bridge.receive.inbox_reader import InboxReader
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.pipeline import IngestPipeline
+from otel_rl.bridge.receive.pipeline import IngestPipeline, Storage
 from otel_rl.bridge.receive.tls import load_tls
 from otel_rl.bridge.receive.tokens import Tokens, TokenShares
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
@@ -74,19 +74,14 @@ class Bridge:
 
     Args:
         settings: See ``config.py``.
-        clock_ns: Nanoseconds since the epoch.
         opened: Called with each run and its URL or path at the tracker, once that is known; from a
             thread of the bridge.
-        page: What is served beside OTLP over HTTP.
         is_one_launch: Whether it is for a single launch of a program.
         beside: Journals beside this one, each of which has other runs; None where that is settled.
         inboxes: Directories from which requests are read, too.
 
     Attributes:
-        settings: As given.
         inbox: Reads the inboxes; None without one.
-        counters: What happened, in numbers.
-        cleanup: Removes ended runs.
         waiting: After ``stop``: number of acknowledged batches that could not be made into rows.
 
     Raises:
@@ -114,7 +109,7 @@ class Bridge:
         self._ended: Sequence[RunStatus] | None = None
         self._tokens = Tokens(settings.auth)
         self._tls = load_tls(settings.tls)
-        shares, limits = TokenShares(settings.auth), ReceiveLimits.of(settings.receive)
+        shares, limits = self._tokens.shares, ReceiveLimits.of(settings.receive)
         self._experiments = Experiments(limits.max_experiments, shares=shares)
         # Once the leases are started, they tell of runs that are gained and lost.
         self._stores = Stores(
@@ -126,7 +121,7 @@ class Bridge:
         )
         try:
             self._make_rows(opened, shares, is_one_launch=is_one_launch)
-            self._make_intake(shares, limits, beside, inboxes)
+            self._make_intake(limits, beside, inboxes)
             # The last: what listens can be used.
             self._servers = stages.servers(
                 settings.listen,
@@ -147,7 +142,7 @@ class Bridge:
         *,
         is_one_launch: bool,
     ) -> None:
-        """Make the way from stored batches to the trackers, from its end on, and who watches it."""
+        """Make the stages from stored batches to the trackers, the last one first."""
         settings, stores, counters = self.settings, self._stores, self.counters
         tenant, clock_ns = self._experiments.owner_of, self._clock_ns
         self._overflow = Overflow()
@@ -202,12 +197,11 @@ class Bridge:
 
     def _make_intake(
         self,
-        shares: TokenShares,
         limits: ReceiveLimits,
         beside: Beside | None,
         inboxes: Sequence[Path],
     ) -> None:
-        """Make the way from a request to stored batches, from its end on."""
+        """Make the stages from a request to stored batches, the last one first."""
         stores, clock_ns = self._stores, self._clock_ns
         self._durable = durable = DurableBatches(
             stores.spool, stores.room, self.counters, kept=self._row_thread.wake
@@ -216,16 +210,13 @@ class Bridge:
         if beside is not None:
             name = RunNaming(beside, begin=lambda key: stores.spool.begin(key, clock_ns()))
         self._intake = IngestPipeline(
-            accept=durable.keep,
-            limits=limits,
-            counters=self.counters,
+            Storage(durable.keep, lambda: stores.journal.problem, name),
+            limits,
+            self.counters,
             clock_ns=clock_ns,
             tokens=self._tokens,
             experiments=self._experiments,
             overflow=self._overflow,
-            problem=lambda: stores.journal.problem,
-            shares=shares,
-            name=name,
         )
         self.inbox: InboxReader | None = None
         if inboxes:
@@ -241,7 +232,6 @@ class Bridge:
 
     @property
     def addresses(self) -> Addresses:
-        """Return the addresses of the bridge."""
         return Addresses(**{name: server.address for name, server in self._servers.items()})
 
     @property
@@ -256,7 +246,6 @@ class Bridge:
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether ``stop`` was called."""
         return self._row_thread.is_stopping
 
     @property
@@ -281,7 +270,7 @@ class Bridge:
         return self._rows.without_metrics
 
     def began(self, process_id: int) -> None:
-        """Know the one command whose processes report. Between ``start`` and its first report."""
+        """Name the command whose processes report; after ``start``, before the first report."""
         self._rows.launched = process_id
 
     def start(self) -> None:

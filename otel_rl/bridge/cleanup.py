@@ -35,17 +35,7 @@ _LOG_EVERY_S: Final = 60.0
 
 
 class Cleanup:
-    """Thread that removes runs from memory and from the journal, once nothing needs them.
-
-    Args:
-        settings: Of the bridge.
-        stores: The runs, and what is finished of them.
-        retention: Chooses and removes ended runs.
-        delivery: Tells which runs the trackers have.
-        rows: Tells which runs are in use.
-        counters: Of the bridge.
-        clock_ns: Nanoseconds since the epoch.
-    """
+    """Thread that removes runs from memory and from the journal, once nothing needs them."""
 
     def __init__(
         self,
@@ -71,7 +61,6 @@ class Cleanup:
         self._thread = threading.Thread(target=self._run, name="otel-rl-settle", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -81,11 +70,7 @@ class Cleanup:
             self._thread.join(_SETTLE_S)
 
     def note_finished(self, statuses: Sequence[RunStatus]) -> None:
-        """Store durably which runs a tracker has finished.
-
-        Raises:
-            JournalError: The journal is unreachable or full.
-        """
+        """Store durably which runs a tracker has finished."""
         for status in statuses:
             deliveries = self._deliveries.of(status.tracker)
             if (
@@ -96,11 +81,7 @@ class Cleanup:
                 deliveries.finish(status.key, status.next_row)
 
     def prune(self) -> None:
-        """Remove rows that all trackers have had for long enough.
-
-        Raises:
-            JournalError: The journal is unreachable or full.
-        """
+        """Remove rows that all trackers have had for long enough."""
         keep_ns = int(self._settings.tracker.keep_confirmed_s * 1e9)
         self._deliveries.prune_finished(confirmed_before_ns=self._clock_ns() - keep_ns)
 

@@ -175,14 +175,12 @@ class ValueFold(StrEnum):
         TOO_MANY_KEYS: Keys beyond 100,000 in all runs. Look for a number or id in the names of
             keys.
         ATTRIBUTES: Series beyond 1,000 keys of a metric. Look for an id in an attribute.
-        TOO_MANY_ROWS: Steps left out by ``rows.max_rows_per_minute``. Raise it, or set it to 0.
     """
 
     WORKER = "worker"
     FURTHER = "further"
     TOO_MANY_KEYS = "too_many_keys"
     ATTRIBUTES = "attributes"
-    TOO_MANY_ROWS = "too_many_rows"
 
 
 class ArchiveDrop(StrEnum):

@@ -23,9 +23,6 @@ class DurableBatches:
     """Last step before a request is acknowledged. Any thread may call any method.
 
     Args:
-        spool: Where batches are kept.
-        room: Holds tenants to their shares.
-        counters: Of the bridge.
         kept: Called after each request of ``keep``.
 
     Attributes:
@@ -51,7 +48,6 @@ class DurableBatches:
         """Store the batches of a request: they are durable when the future is done.
 
         Args:
-            batches: Of the request.
             also: Run in the same transaction, see ``Spool.submit``.
 
         Returns:
@@ -110,12 +106,7 @@ class UnstoredBatches:
         self._reason = ""
 
     def add(self, batches: Sequence[Batch], error: JournalError) -> None:
-        """Remember batches that were not stored.
-
-        Args:
-            batches: Of one request.
-            error: Why they were not stored.
-        """
+        """Remember batches that were not stored."""
         digests = [_digest(batch) for batch in batches]
         with self._lock:
             self._reason = str(error.args[0])  # without a hint about senders that retry
@@ -140,7 +131,6 @@ class UnstoredBatches:
 
     @property
     def reason(self) -> str:
-        """Return why the last one was refused; empty if none was."""
         return self._reason
 
 

@@ -45,7 +45,6 @@ _LOG_EVERY_NS = 60_000_000_000
 
 
 def stop_timeout_s(settings: BridgeSettings) -> float:
-    """Return the seconds that a stopping bridge has until it is to end."""
     journal = settings.journal
     # A lease is renewed until the end, but others wait for the runs.
     is_shared = journal.url is not None
@@ -56,13 +55,7 @@ class RowThread:
     """Makes rows of the batches in the spool. Other threads call the public methods.
 
     Args:
-        settings: Of the bridge.
         stores: What rows are made of, and where they are kept.
-        rows: Makes the rows; used by this thread alone.
-        delivery: Makes room for rows by delivering others.
-        diagnosis: Looks at ended runs a last time.
-        counters: Of the bridge.
-        clock_ns: Nanoseconds since the epoch.
     """
 
     def __init__(
@@ -97,15 +90,12 @@ class RowThread:
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether ``stop`` was called."""
         return self._stopping.is_set()
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Look for work at once."""
         self._work.set()
 
     def stop(self, *, begun_s: float, failed: bool | None, by: str | None = None) -> None:
@@ -156,7 +146,7 @@ class RowThread:
                 self._wait_for_work(begun_s + min(_MAX_GATHERING_S, _GATHERING * used_s))
 
     def _wait_for_work(self, at_least_s: float) -> None:
-        """Wait for requests, and for others until a time; or until it is time to look anyway."""
+        """Sleep until a request comes, at least until ``at_least_s``, at most a tick longer."""
         left_s = max(0.0, at_least_s - time.monotonic())
         if self._work.wait(left_s + _TICK_S):
             self._stopping.wait(max(0.0, at_least_s - time.monotonic()))
@@ -174,7 +164,7 @@ class RowThread:
         return has_more
 
     def _may_go_on(self) -> bool:
-        """Return whether to make more rows at once: a stopping bridge has until it is to end."""
+        """Return whether to begin another round at once; a stopping bridge has a deadline."""
         if not self._stopping.is_set():
             return True
         until_s = self._stop_begun_s + stop_timeout_s(self._settings)
@@ -205,13 +195,11 @@ class RowThread:
             time.sleep(_LEFT_S)
 
     def _look_last(self) -> None:
-        """Give findings to the runs that have ended."""
         if self._diagnosis.look_last():
             while self._rows.round(self._clock_ns()):
                 pass
 
     def _may_log(self) -> bool:
-        """Return whether the last such log line is at least a minute old."""
         now_ns = self._clock_ns()
         if 0 <= now_ns - self._logged_ns < _LOG_EVERY_NS:
             return False
@@ -220,5 +208,4 @@ class RowThread:
 
 
 def _is_at_work(run: RunStatus) -> bool:
-    """Return whether a tracker is opening a run, or taking or confirming its rows."""
     return not run.last_error and (run.pending > 0 or run.next_row > run.safe_row)

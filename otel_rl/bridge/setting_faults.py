@@ -55,13 +55,7 @@ _WORDS: Final[Mapping[str, str]] = {
 def faults_in_words(
     model: type[BaseModel], exc: ValidationError, *, is_of_command_line: bool
 ) -> str:
-    """Return a line for each mistake: its place, the fault, the value, and what to do.
-
-    Args:
-        model: All settings.
-        exc: What validation has found.
-        is_of_command_line: Whether they were sound before the options of the command line.
-    """
+    """Return a line for each mistake: its place, the fault, the value, and what to do."""
     return "\n".join(_lines(model, exc, is_of_command_line=is_of_command_line))
 
 
@@ -126,7 +120,6 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _named_in(words: str, section: type[BaseModel]) -> Sequence[str]:
-    """Return the settings that a message about their section names."""
     return [name for name in dict.fromkeys(re.findall(r"\w+", words)) if name in fields_of(section)]
 
 

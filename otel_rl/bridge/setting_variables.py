@@ -36,7 +36,6 @@ _ALIKE: Final = 0.7  # a gateway's OTEL_RL_BRIDGE_TOKEN and AUTH__TOKENS: 0.63
 
 
 def variable_of(path: Sequence[str]) -> str:
-    """Return the variable of a setting."""
     return ENV_PREFIX + "__".join(path).upper()
 
 
@@ -49,10 +48,6 @@ def given_by_variables(
     model: type[BaseModel], environment: Mapping[str, str]
 ) -> Mapping[str, object]:
     """Return the values of variables, nested by the names of fields.
-
-    Args:
-        model: All settings.
-        environment: Variables of the process.
 
     Raises:
         ConfigError: A variable is no setting, sets a part of one, or is a list or table and no
@@ -168,7 +163,6 @@ def unknown_setting(model: type[BaseModel], path: Sequence[str], *, variable: st
     """Return a message about a setting that does not exist, with what may have been meant.
 
     Args:
-        model: All settings.
         path: Sections and name.
         variable: Its variable, as it was written; empty for a setting of a file.
     """

@@ -73,7 +73,6 @@ def archiver(
 
 
 def delivery_settings(settings: BridgeSettings, name: str) -> DeliverySettings:
-    """Return the settings of the delivery to the tracker of this name."""
     tracker = settings.tracker
     is_shared = settings.journal.url is not None
     most = _RUNS_IN_BRIDGE if backend(name).in_bridge else _LIVE_RUNS
@@ -157,7 +156,6 @@ def diagnosis(
     counters: Counters,
     clock_ns: Callable[[], int],
 ) -> DiagnosisScheduler:
-    """Return the scheduler of diagnoses of this bridge's runs."""
     place = settings.journal_place
     return DiagnosisScheduler(
         stores.run_store,
@@ -185,7 +183,6 @@ class Page(Protocol):
         Args:
             grant: Returns the grant of an ``Authorization`` header; None if no token is required.
             wants_token: Whether one is.
-            host: Address that the server listens on.
             count_failure: Called for each failure of the page that its reader gets as an answer.
         """
         ...
@@ -207,10 +204,6 @@ def servers(
     """Bind the ports. The servers answer once they are started.
 
     Args:
-        listen: Their addresses.
-        intake: Takes requests.
-        tls: Encrypts, if given.
-        page: What is served beside OTLP over HTTP.
         counters: Count failures of the page.
         takes_exports: False for a bridge that nobody sends to: it only has a page.
 
@@ -256,8 +249,8 @@ def _routes(
     if page is None:
         return ()
     return page.routes(
-        intake.grant,
-        wants_token=intake.wants_token,
+        intake.tokens.grant,
+        wants_token=intake.tokens.are_needed,
         host=host,
         count_failure=lambda: counters.add(Counter.EXCEPTIONS, reason=Where.VIEW),
     )

@@ -23,19 +23,10 @@ class Stores:
     """The journal of one bridge, with its parts.
 
     Args:
-        settings: Of the bridge.
-        shares: Of the tenants.
         tenant: Name of the tenant whose a run is.
-        gained: See ``BridgeLeases``.
-        lost: See ``BridgeLeases``.
 
     Attributes:
-        journal: The database.
         leases: Runs that are this bridge's; None where no other bridge shares the journal.
-        owners: Says which runs this bridge may write.
-        spool: Accepted batches.
-        room: Holds tenants to their shares.
-        run_store: Rows and states.
         deliveries: What the first tracker has; ``of`` for the others.
 
     Raises:
@@ -93,7 +84,6 @@ class Stores:
         )
 
     def close(self) -> None:
-        """Close the journal."""
         self.journal.close()
         if self._lease_journal is not None:
             self._lease_journal.close()

@@ -34,9 +34,7 @@ class GaugeValue:
     """Current value of a gauge.
 
     Attributes:
-        gauge: The gauge.
         value: In the gauge's unit.
-        attributes: Attributes of the point.
     """
 
     gauge: Gauge
@@ -48,9 +46,7 @@ class SelfMetrics:
     """Offers the bridge's metrics to readers from construction until ``stop``.
 
     Args:
-        counters: Of the bridge.
         levels: Called for each gauge at each collection, on the reader's thread.
-        readers: Metric readers.
     """
 
     def __init__(
@@ -104,12 +100,7 @@ class SelfMetrics:
 
 
 def otlp_reader(endpoint: str, interval_s: float) -> "MetricReader":
-    """Exports to ``endpoint`` over OTLP/HTTP.
-
-    Args:
-        endpoint: Base URL, without ``/v1/metrics``.
-        interval_s: Between two exports.
-    """
+    """Exports to ``endpoint`` over OTLP/HTTP."""
     # Its HTTP client takes 6 MB that a bridge without such an endpoint saves.
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader

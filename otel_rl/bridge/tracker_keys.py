@@ -125,7 +125,6 @@ def tracker_key(role: str, name: str, attributes: Iterable[tuple[str, str]] = ()
 
     Args:
         role: The worker's role; empty for metrics of all roles.
-        name: The metric's OpenTelemetry name.
         attributes: The point's attributes as (name, value).
     """
     attributes = tuple(attributes)

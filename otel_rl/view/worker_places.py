@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import (
-    TableRow,
     chosen_span_parts,
     read_named_keys,
     read_tables,
@@ -14,7 +13,7 @@ from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.diagnose.places import Place, with_names, with_places
 from otel_rl.diagnose.result import Diagnosis, Kind
-from otel_rl.records import STACKS, SpanRecord
+from otel_rl.records import STACKS, Row, SpanRecord
 from otel_rl.view.journals import Found
 
 __all__ = ["completed", "spans_of"]
@@ -67,7 +66,7 @@ def _places_of(found: Found, report: Diagnosis) -> Mapping[str, Place]:
     return places
 
 
-def _stacks(row: TableRow) -> Iterator[tuple[str, Place]]:
+def _stacks(row: Row) -> Iterator[tuple[str, Place]]:
     for key, table in row.tables.items():
         role, _, name = key.rpartition("/")
         if name != STACKS:

@@ -31,7 +31,7 @@ from otel_rl.bridge.receive.body import decompress
 from otel_rl.bridge.receive.experiments import Experiments
 from otel_rl.bridge.receive.grpc import SERVICES, GrpcServer
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.pipeline import IngestPipeline
+from otel_rl.bridge.receive.pipeline import IngestPipeline, Storage
 from otel_rl.bridge.receive.server import HttpServer
 from otel_rl.bridge.rows.scheduler import Around, Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -98,9 +98,9 @@ class Stack:
         self._waiting: list[Batch] = []
         self._forgotten: dict[ExperimentKey, int] = {}
         self._intake = IngestPipeline(
-            accept=self._accept,
-            limits=LIMITS,
-            counters=self.counters,
+            Storage(self._accept),
+            LIMITS,
+            self.counters,
             clock_ns=lambda: self.now_ns,
             experiments=Experiments(LIMITS.max_experiments, self._in_use),
         )

@@ -85,12 +85,9 @@ class Archiver:
     """Thread that writes the files of the runs that this bridge owns.
 
     Args:
-        store: What waits.
         directory: Of the archive.
         every_s: Time that a value waits at most.
         max_waiting_bytes: Bytes beyond which no more may wait, of all runs.
-        counters: Of the bridge.
-        clock_ns: Nanoseconds since the epoch.
     """
 
     def __init__(
@@ -119,7 +116,6 @@ class Archiver:
         self._thread = threading.Thread(target=self._run, name="otel-rl-archive", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def has_room(self) -> bool:
@@ -227,7 +223,6 @@ class Archiver:
         self._retry_s = time.monotonic() + self._pause_s
 
     def _may_log(self) -> bool:
-        """Return whether the last such log line is at least a minute old."""
         if time.monotonic() - self._logged_s < _LOG_EVERY_S:
             return False
         self._logged_s = time.monotonic()
@@ -240,20 +235,13 @@ class Archiver:
         *,
         min_bytes: int = 0,
     ) -> Sequence[_File]:
-        """Decide a file of each of these runs, as far as one process may write them.
-
-        Args:
-            due: The runs.
-            made_through_ns: Later values wait; None for all.
-            min_bytes: Smaller files are not begun.
-        """
+        """Decide the next file of each run, for as many runs as one process may write."""
         through = () if made_through_ns is None else (made_through_ns,)
         begin = partial(self._store.begin_file, min_bytes=min_bytes)
         found = ((run.key, begin(run.key, FILE_BYTES, *through)) for run in due[:_FILES_AT_ONCE])
         return [_File(key, number) for key, number in found if number is not None]
 
     def _write(self, files: Sequence[_File], child: _Child) -> int:
-        """Write these files. Returns the values."""
         process = child.process
         assert process.stdin is not None
         assert process.stdout is not None

@@ -78,9 +78,6 @@ class FileHead(NamedTuple):
     """Description of a file, without its values.
 
     Attributes:
-        path: Where it goes.
-        experiment: Of the run.
-        trial: Of the run.
         attempts: Number of each attempt of the run after the first, and the time that its values
             are later than, in ns.
     """
@@ -122,7 +119,6 @@ class _Columns:
         self.details.update((base + one.place, one) for one in part.details)
 
     def taken(self, places: pa.Array) -> "_Columns":
-        """Return the values of these places."""
         taken = _Columns()
         taken.series = self.series
         for name in ("of_series", "kinds", "starts_ns", "times_ns", "steps", "values"):
@@ -137,13 +133,11 @@ class _Columns:
         return taken
 
     def constant(self, text: str) -> pa.Array:
-        """Return a column of one text."""
         return pa.DictionaryArray.from_arrays(
             _array(array("i", bytes(4 * len(self.values)))), pa.array([text], pa.string())
         )
 
     def words(self, text: Callable[[ArchivedSeries], str | None]) -> pa.Array:
-        """Return a text of each value's series."""
         words = pa.array([text(one) for one in self.series], pa.string()).dictionary_encode()
         return pa.DictionaryArray.from_arrays(self.spread(words.indices), words.dictionary)
 
@@ -220,7 +214,6 @@ def _table(head: FileHead, columns: _Columns) -> pa.Table:
 
 
 def _by_series_and_time(columns: _Columns) -> pa.Array:
-    """Return the places of the values in their order in a file."""
     series = [*columns.series]
     ranks = array("i", bytes(4 * len(series)))
     for rank, place in enumerate(sorted(range(len(series)), key=lambda one: _order(series[one]))):
@@ -236,10 +229,6 @@ def _by_series_and_time(columns: _Columns) -> pa.Array:
 
 def write_file(path: Path, tables: Iterable[pa.Table]) -> int:
     """Write a file that is there wholly or not at all, also after a power cut.
-
-    Args:
-        path: Of the file.
-        tables: At least one.
 
     Returns:
         The number of values.
@@ -311,17 +300,12 @@ def _answer(what: dict[str, object]) -> None:
 
 
 def _parts(stdin: BinaryIO) -> Iterator[bytes]:
-    """Yield the parts of one file.
-
-    Raises:
-        EOFError: The bridge has ended.
-    """
+    """Yield the parts of one file."""
     while size := int.from_bytes(_exactly(stdin, 8), "big"):
         yield _exactly(stdin, size)
 
 
 def _drained(parts: deque[bytes]) -> Iterator[bytes]:
-    """Yield the parts, each of which may then be freed."""
     while parts:
         yield parts.popleft()
 
@@ -334,7 +318,6 @@ def _exactly(stdin: BinaryIO, size: int) -> bytes:
 
 
 def _array(column: "array[int] | array[float]") -> pa.Array:
-    """Return the column without a copy."""
     kind = {"i": pa.int32(), "q": pa.int64(), "d": pa.float64()}[column.typecode]
     return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
 
@@ -345,7 +328,6 @@ def _known(column: "array[int]") -> pa.Array:
 
 
 def _attempts(head: FileHead, times_ns: pa.Array) -> pa.Array:
-    """Return the attempt at each time."""
     first = head.attempts[0][0] - 1 if head.attempts else 1
     attempts = pa.repeat(pa.scalar(first, pa.int32()), len(times_ns))
     for number, since_ns in head.attempts:

@@ -47,14 +47,12 @@ class AppendedFile:
         return os.fstat(self._file.fileno()).st_size
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the whole content."""
         position = 0
         while chunk := self.read(position, _CHUNK):
             yield chunk
             position += len(chunk)
 
     def read(self, position: int, size: int) -> bytes:
-        """Return at most so many bytes from a position on."""
         return os.pread(self._file.fileno(), size, position)
 
     def begin(self, end: int) -> None:
@@ -63,7 +61,6 @@ class AppendedFile:
         self._checksum = 0
 
     def truncate(self, size: int) -> None:
-        """Cut the file off."""
         self._file.truncate(size)
 
     def append(self, content: bytes) -> None:
@@ -79,7 +76,6 @@ class AppendedFile:
         self._checksum = zlib.crc32(content, self._checksum)
 
     def sync(self) -> None:
-        """Wait until the disk has the content."""
         os.fsync(self._file.fileno())
 
     def check(self) -> None:
@@ -106,16 +102,11 @@ class AppendedFile:
         self._checked_end, self._checksum = self.end, 0
 
     def close(self) -> None:
-        """Close it. Idempotent."""
         self._file.close()
 
 
 def sync_directory(directory: Path) -> None:
-    """Sync the names of new files.
-
-    Raises:
-        OSError: It cannot be synced.
-    """
+    """Sync the names of new files."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -153,13 +144,7 @@ def check_journal(mark: Path, journal: str, *, rows: int, place: Path, kind: str
 
 
 def unavailable(place: Path, exc: OSError, directory: Path) -> TrackerUnavailable:
-    """Return the error of a file that cannot be written now.
-
-    Args:
-        place: File or directory that the message names.
-        exc: The operating system's error.
-        directory: Where there may be no room.
-    """
+    """Return the error of a file that cannot be written now."""
     hint = f"Free space in {directory}." if exc.errno in _NO_ROOM else ""
     return TrackerUnavailable(f"{place}: {exc.strerror}.", hint=hint)
 

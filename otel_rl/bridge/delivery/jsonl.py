@@ -92,7 +92,6 @@ class JsonLinesTracker:
         return self._next_row
 
     def describe(self, description: Description, /) -> None:
-        """Write the description to its own file."""
         path = self._path.with_suffix(".run.json")
         new = path.with_suffix(".json.new")
         text = json.dumps(_named(dataclasses.asdict(description)), indent=2) + "\n"
@@ -127,11 +126,9 @@ class JsonLinesTracker:
         return self._next_row
 
     def location(self) -> str:
-        """Return the path of the file."""
         return str(self._path)
 
     def close(self, *, exit_code: int) -> int:  # noqa: ARG002  # a file of rows has no state
-        """Flush, read back and close the file."""
         if self._file is not None:
             self.flush(timeout_s=0)
             try:
@@ -194,7 +191,6 @@ def _line(row: Row) -> bytes:
 
 
 def _named(value: Value) -> Value:
-    """Return the value as JSON."""
     match value:
         case float() if math.isnan(value):
             return "NaN"

@@ -45,16 +45,13 @@ class DeliveryManager:
     """Delivers the rows of all runs to all trackers. Any thread may call any method.
 
     Args:
-        source: Store of the rows.
         trackers: Settings of the delivery to each tracker, and the record of what it has; at least
             one.
-        count: Adds to the bridge's counters.
         tenant: Name of the tenant whose a run is.
-        tenants: Those that are known to come.
+        tenants: Names of the tenants that have a token.
         opened: Called with each run and its location, when that is known or another one; from the
             run's own thread.
         writer: Makes what drives a tracker; what its kind asks for if not given.
-        monotonic: Seconds, for intervals.
 
     Raises:
         ConfigError: A tracker cannot work with its settings, or not write to its directory.
@@ -100,7 +97,6 @@ class DeliveryManager:
         """Wake the deliveries of a run that may have new rows. Returns at once.
 
         Args:
-            key: The run.
             tracker: The only one to wake; empty for all.
         """
         with self._lock:  # so that it is not let go in between
@@ -124,10 +120,6 @@ class DeliveryManager:
 
         A run that the tracker refuses, or whose journal is gone, is tried once more; one whose
         tracker is unavailable is retried until the timeout. Unwritten rows stay in the source.
-
-        Args:
-            timeout_s: For all runs together.
-            exit_code: Exit code of the runs: 0 for success.
 
         Returns:
             Final status of every run.
@@ -195,7 +187,6 @@ class DeliveryManager:
         return max((run.status().pending for run in runs), default=0)
 
     def _all(self, tracker: str = "") -> Sequence[RunDelivery]:
-        """Return every delivery, as the runs were begun, or those of one tracker."""
         with self._lock:
             return [
                 run

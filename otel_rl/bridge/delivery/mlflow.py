@@ -134,7 +134,6 @@ class MlflowSettings:
         return settings
 
     def is_server(self, environ: Mapping[str, str]) -> bool:
-        """Return whether a server has the database."""
         uri = self.uri(environ)
         return urlsplit(uri).scheme in _SERVERS or uri == "databricks"
 
@@ -226,11 +225,7 @@ class MlflowTracker:
         self._tags |= new
 
     def flush(self, *, timeout_s: float) -> int:  # noqa: ARG002  # MLflow has no queue
-        """Ask for the newest row.
-
-        Raises:
-            TrackerUnavailable: MLflow lacks rows that it had taken.
-        """
+        """Ask for the newest row."""
         with _translated():
             rows = _rows_of(self._opened().get_run(self._run_id))
         if rows < self._next_row:
@@ -241,7 +236,6 @@ class MlflowTracker:
         return self._next_row
 
     def location(self) -> str:
-        """Return the page of the run, or the URI of the database."""
         if not self._uri.startswith("http"):
             return redacted(self._uri)
         base = redacted(self._uri.rstrip("/"))
@@ -329,7 +323,6 @@ def _experiment(client: "MlflowClient", name: str, artifacts: Path | None) -> st
 
 
 def _rows_of(run: "Run") -> int:
-    """Return the number of rows of a run."""
     newest = run.data.metrics.get(MARK)
     return 0 if newest is None else int(newest) + 1
 
@@ -363,12 +356,7 @@ def _parts(values: Mapping[str, str]) -> Iterator[Sequence[tuple[str, str]]]:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Translate MLflow's exceptions.
-
-    Raises:
-        TrackerRejected: The server refuses credentials, names or the run.
-        TrackerUnavailable: Anything else.
-    """
+    """Translate MLflow's exceptions."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -418,7 +406,6 @@ def mlflow_name(name: str) -> str:
 
 
 def _flat(config: Mapping[str, Value], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the leaves of a config as names and texts: ``model/layers``, ``[1, 2]``."""
     for key, value in config.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -428,7 +415,6 @@ def _flat(config: Mapping[str, Value], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _text(value: Value, limit: int = 6_000) -> str:
-    """Return a value as a text that MLflow stores, cut to its limit."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return storable_text(text)[:limit]
 

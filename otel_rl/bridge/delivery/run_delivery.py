@@ -76,10 +76,7 @@ class RunStatus:
     """Delivery status of one run.
 
     Attributes:
-        key: Experiment and trial.
-        tracker: Name of the backend.
         location: URL or path, empty before the first opening.
-        state: State of the delivery.
         next_row: All rows below are handed to the tracker. After a failure, those that it has
             confirmed.
         safe_row: All rows below are known to be safe at the tracker.
@@ -160,7 +157,6 @@ class RunDelivery:
         self._closed_at: tuple[int, int] | None = None  # next row and exit code
 
     def wake(self) -> None:
-        """Look for new rows."""
         with self._changed:
             self._news = True
             self._changed.notify_all()
@@ -179,7 +175,6 @@ class RunDelivery:
             self.wake()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until there is nothing left to do."""
         with self._changed:
             thread = self._thread
         if thread is not None:
@@ -193,7 +188,6 @@ class RunDelivery:
             return is_idle and is_closed and not self._waits
 
     def is_idle(self) -> bool:
-        """Return whether there is no work at the moment."""
         with self._changed:
             return self._thread is None
 
@@ -207,7 +201,6 @@ class RunDelivery:
             writer.kill()
 
     def status(self) -> RunStatus:
-        """Return the status of the delivery."""
         with contextlib.suppress(JournalError):  # otherwise the last known number
             self._numbered = self._source.next_row(self.key)
         with self._changed:
@@ -233,7 +226,6 @@ class RunDelivery:
             return self._killed
 
     def _make_room(self) -> None:
-        """Close the run when it is idle, because another one needs the slot."""
         with self._changed:
             self._room_wanted = True
             self._changed.notify_all()
@@ -266,7 +258,7 @@ class RunDelivery:
                 self._failed(RunState.RETRYING, TrackerFailure.UNEXPECTED, exc)
 
     def _has_work(self) -> bool:
-        """Return whether to go on. If not, the thread ends, and the next request starts another."""
+        """Return whether to open the run. If not, the thread ends until the next ``wake``."""
         while True:
             if not self._take_news():  # before the journal is asked, which may fail
                 return False
@@ -287,7 +279,7 @@ class RunDelivery:
                     return False
 
     def _take_news(self) -> bool:
-        """Forget the news, before the rows are looked at. False if the delivery was killed."""
+        """Clear the request to look for rows. Returns False if the delivery was killed."""
         with self._changed:
             self._news = False
             if self._killed:
@@ -295,14 +287,13 @@ class RunDelivery:
             return not self._killed
 
     def _run_exit_code(self) -> int | None:
-        """Return the run's exit code; None while neither the experiment nor the bridge ends."""
         ended = _EXIT_CODES.get(self._source.description(self.key).status)
         with self._changed:
             wanted = self._exit_code
         return ended if wanted is None else ended or wanted
 
     def _can_open(self) -> bool:
-        """Return whether the tracker knows its run, or nothing more will be said of it."""
+        """Return whether the metadata names the run to write, or no more metadata can come."""
         description = self._source.description(self.key)
         has_ended = description.status is not ExperimentStatus.RUNNING
         with self._changed:
@@ -311,14 +302,12 @@ class RunDelivery:
         return is_told or self._openings.knows_run(description)
 
     def _lacks(self, numbered: int, exit_code: int | None) -> bool:
-        """Return whether the tracker's run lacks rows below ``numbered``, or its end."""
         if self._closed_at is None:
             return True
         rows, code = self._closed_at
         return rows < numbered or exit_code not in {None, code}
 
     def _find_pruned_rows(self) -> None:
-        """Note which rows were confirmed before this process began."""
         if self._opened is None:
             kept = self._source.rows(self.key, start=0, limit=1)
             with self._changed:
@@ -362,7 +351,6 @@ class RunDelivery:
         return opened
 
     def _pump(self, opened: TrackerSession) -> None:
-        """Write rows as they come, until the run is to be closed."""
         opened_at = wrote_at = self._monotonic()
         while True:
             # Read before the rows, so that rows that preceded the request to close are seen.
@@ -450,7 +438,6 @@ class Retries:
     """Pauses, log lines and stored errors of one run. Used by the run's own thread.
 
     Args:
-        key: The run.
         route: Stores the error for later status queries; the rows do not depend on it.
         jitter: Returns a number in [0, 1) that spreads retries.
     """
@@ -469,7 +456,6 @@ class Retries:
         self._may_be_stored = True  # possibly by the bridge before this one
 
     def reset(self) -> None:
-        """Begin again with the shortest pause."""
         self._failures = 0
 
     def pause_s(self, state: RunState) -> float:

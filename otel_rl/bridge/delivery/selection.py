@@ -85,7 +85,6 @@ class ValueBudget:
         return self._last
 
     def _fitting(self) -> Kind:
-        """Return the last kind that would have fitted into the minute."""
         for kind in reversed(Kind):
             if sum(self._wanted[: kind + 1]) <= self._per_minute:
                 return kind
@@ -109,12 +108,7 @@ class ProjectKeys:
         self._is_logged = False
 
     def take(self, names: Collection[str], *, is_needed: bool) -> bool:
-        """Return whether there is room for a value's names, which are then the project's.
-
-        Args:
-            names: Under which the value is sent.
-            is_needed: True finds room in any case.
-        """
+        """Return whether there is room for a value's names, which are then the project's."""
         with self._lock:
             new = {hash(name) for name in names} - self._known
             if len(self._known) + len(new) <= self._most:
@@ -173,7 +167,6 @@ class KeySelection:
         self._project = project or ProjectKeys()
 
     def rows(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the rows with the values that are sent."""
         known = self._sent.keys()
         new: Sequence[KeySpec] = ()
         if not all(
@@ -184,7 +177,6 @@ class KeySelection:
         return [replace(selected[0], new_keys=new), *selected[1:]] if new else selected
 
     def keys(self) -> Sequence[KeySpec]:
-        """Return the meaning of the keys that are sent for the first time."""
         return self._learn(())
 
     def _learn(self, rows: Sequence[Row]) -> Sequence[KeySpec]:

@@ -68,9 +68,7 @@ class RowSource(Protocol):
     """
 
     @property
-    def identity(self) -> str:
-        """Return the identity of the source, which marks its rows."""
-        ...
+    def identity(self) -> str: ...
 
     def rows(self, key: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
         """Return at most ``limit`` stored rows from number ``start`` on, ascending.
@@ -87,9 +85,7 @@ class RowSource(Protocol):
         """Return whether this bridge owns the run now. If not, ``rows`` raises LeaseLost."""
         ...
 
-    def next_row(self, key: ExperimentKey, /) -> int:
-        """Return the number of the run's next row."""
-        ...
+    def next_row(self, key: ExperimentKey, /) -> int: ...
 
     def description(self, key: ExperimentKey, /) -> Description:
         """Return the run's description; the same object until it changes."""
@@ -133,9 +129,7 @@ class Count(Protocol):
         *,
         reason: StrEnum | None = None,
         run: ExperimentKey | None = None,
-    ) -> None:
-        """Add ``n``."""
-        ...
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +186,7 @@ class Route:
     """From the journal to one tracker: what the deliveries of all runs to it share.
 
     Attributes:
-        source: Store of the rows.
         record: Record of what the tracker has.
-        settings: Settings of the delivery.
-        count: Adds to the bridge's counters.
-        monotonic: Seconds, for intervals.
         project: Keys of all runs.
     """
 
@@ -215,8 +205,6 @@ class TrackerSession:
 
     Args:
         writer: A new one. Its owner ends it.
-        info: The run.
-        route: Where its rows come from and go to.
         before: The previous opening in this process, if any.
 
     Attributes:
@@ -264,7 +252,6 @@ class TrackerSession:
 
     @property
     def location(self) -> str:
-        """Return the URL or path of the run. Valid after ``open``."""
         return self._writer.location()
 
     def open(self) -> None:
@@ -311,11 +298,9 @@ class TrackerSession:
         )
 
     def is_well(self) -> bool:
-        """Return whether the tracker has taken a row, or lacks none, since ``open``."""
         return self.confirmations.is_well(self.next_row)
 
     def close(self, *, exit_code: int) -> None:
-        """Finish the run. Call it when ``step`` has returned False."""
         self.confirmations.take(self._writer.close(exit_code=exit_code))
 
     def _describe(self) -> None:
@@ -346,7 +331,6 @@ class TrackerSession:
             )
 
     def _room(self) -> int:
-        """Return how many rows may be handed over before the tracker confirms others."""
         confirmed_row = self.confirmations.row
         if confirmed_row is None:
             return self._settings.batch_rows
@@ -381,8 +365,6 @@ class Confirmations:
     One thread calls the methods; any thread reads the numbers.
 
     Args:
-        key: The run.
-        route: Where its rows come from and go to.
         before: Those of the previous opening in this process, if any.
 
     Attributes:
@@ -409,19 +391,17 @@ class Confirmations:
         self._listed_row: int | None = None  # of the last one, also if it is pruned
 
     def begin(self, position: int) -> None:
-        """Store the tracker's position at the opening."""
         self.row = self._position = position
         if self.counted_row is None:
             self.counted_row = position
 
     def is_well(self, next_row: int) -> bool:
-        """Return whether the tracker has taken a row, or lacks none, since the opening."""
         if self.row is None:
             return True
         return self._asked_at is not None and (self.row > self._position or self.row >= next_row)
 
     def take(self, row: int | None) -> None:
-        """Store an answer of the tracker, and count the rows that it newly confirms."""
+        """Store the tracker's answer, and count the rows that are newly confirmed."""
         self._asked_at = self._monotonic()
         self.row = row
         if row is None:
@@ -450,7 +430,6 @@ class Confirmations:
         return self._asked_at + self._settings.confirm_interval_s - self._monotonic()
 
     def prune_due_in_s(self) -> float:
-        """Return the seconds until ``prune`` is due; may be infinite."""
         if not self._unpruned:
             return math.inf
         oldest_at, _ = self._unpruned[0]

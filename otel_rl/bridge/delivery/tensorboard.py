@@ -66,7 +66,6 @@ _CHECKED_BYTES: Final = 4 << 20
 
 
 def run_directory(run: RunInfo) -> Path:
-    """Return the directory of a run's event file."""
     return run.directory / "tensorboard" / _part(run.key.experiment) / _part(run.key.trial)
 
 
@@ -118,7 +117,6 @@ class TensorBoardTracker:
             self._config = digest
 
     def flush(self, *, timeout_s: float) -> int:  # noqa: ARG002  # fsync cannot be bounded
-        """Sync the rows to disk and read them back."""
         try:
             self._opened().check()
         except OSError as exc:
@@ -126,11 +124,9 @@ class TensorBoardTracker:
         return self._next_row
 
     def location(self) -> str:
-        """Return the directory of the run."""
         return str(self._directory)
 
     def close(self, *, exit_code: int) -> int:  # noqa: ARG002  # an event file has no end
-        """Sync, read back and close the file."""
         if self._file is not None:
             self.flush(timeout_s=0)
             self._file.close()
@@ -204,16 +200,13 @@ class _EventFile:
         self._file.begin(self._sound_end(path, accepts))
 
     def cut_off(self) -> None:
-        """Remove the content after the accepted events."""
         self._file.truncate(self._file.end)
 
     @property
     def is_empty(self) -> bool:
-        """Return whether it has no event."""
         return not self._file.end
 
     def append(self, messages: Sequence[bytes]) -> None:
-        """Append events; the operating system has all of them on return."""
         framed = BytesIO()
         frame = self._frame(framed)
         for message in messages:
@@ -221,11 +214,9 @@ class _EventFile:
         self._file.append(framed.getvalue())
 
     def check(self) -> None:
-        """Sync the file, and read back the appended events. See ``AppendedFile.check``."""
         self._file.check()
 
     def close(self) -> None:
-        """Close it. Idempotent."""
         self._file.close()
 
     def _sound_end(self, path: Path, accepts: Callable[[bytes], bool]) -> int:
@@ -255,7 +246,6 @@ class _EventFile:
 
 
 def _part(name: str) -> str:
-    """Return a name as a part of a path."""
     part = quote(name, safe=" ", errors="backslashreplace")
     if not part.strip("."):
         part = part.replace(".", "%2E") or "%"
@@ -303,7 +293,6 @@ def _add_text(summary: "Summary", tag: str, text: str) -> None:
 
 
 def _known(description: Description) -> str:
-    """Return the metadata of the run, as JSON in Markdown."""
     config = {"config": description.config} if description.config else {}
     shown = config | metadata_of(description)
     lines = json.dumps(shown, indent=2, ensure_ascii=False, default=_plain).splitlines()
@@ -325,7 +314,6 @@ def _cell(value: Value) -> str:
 
 
 def _validate(attributes: Mapping[str, str]) -> None:
-    """Raise ConfigError if there are attributes, MissingExtra without the library."""
     for name in attributes:
         raise ConfigError(f"tensorboard.{name}: unknown setting.", hint="There are none.")
     if importlib.util.find_spec("tensorboard") is None:

@@ -357,13 +357,7 @@ def _parsed(name: str, wanted: object, text: str) -> object:
 def check_settings(
     name: str, validate: Callable[[Mapping[str, str]], None], attributes: Mapping[str, str]
 ) -> CheckResult | None:
-    """Return the fault of the settings; None if there is none.
-
-    Args:
-        name: Of the check.
-        validate: Raises ConfigError if something is.
-        attributes: Of a run.
-    """
+    """Return the fault of the settings; None if there is none."""
     try:
         validate(attributes)
     except ConfigError as exc:
@@ -399,13 +393,7 @@ def nearly_full(directory: Path) -> str:
 
 
 def check_server(name: str, url: str, hint: str = "") -> CheckResult:
-    """Check that the server of a URL accepts connections.
-
-    Args:
-        name: Of the check.
-        url: Of the server; its secrets are not shown.
-        hint: Further remedy if it is unreachable.
-    """
+    """Check that the server of a URL accepts connections."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     shown = redacted(url)

@@ -109,13 +109,9 @@ class _Store(Protocol):
         """Add entries, and replace the run's config by one that is given."""
         ...
 
-    def log_system(self, entries: Sequence[_Json], /) -> None:
-        """Add system metrics."""
-        ...
+    def log_system(self, entries: Sequence[_Json], /) -> None: ...
 
-    def alert(self, alert: _Json, /) -> None:
-        """Add an alert."""
-        ...
+    def alert(self, alert: _Json, /) -> None: ...
 
     def query(self, sql: str, /) -> Sequence[Mapping[str, Any]]:
         """Return the rows of a SELECT; none if there is no such project."""
@@ -137,7 +133,6 @@ class _LocalStore:
             raise _refused(str(exc)) from exc
 
     def log(self, entries: Sequence[_Json], config: _Json | None = None, /) -> None:
-        """See ``_Store``."""
         with _local():
             self._sqlite.bulk_log(
                 **self._run,
@@ -149,7 +144,6 @@ class _LocalStore:
             )
 
     def log_system(self, entries: Sequence[_Json], /) -> None:
-        """See ``_Store``."""
         with _local():
             self._sqlite.bulk_log_system(
                 **self._run,
@@ -159,13 +153,11 @@ class _LocalStore:
             )
 
     def alert(self, alert: _Json, /) -> None:
-        """See ``_Store``."""
         lists: dict[str, Any] = {f"{name}s": [value] for name, value in alert.items()}
         with _local():
             self._sqlite.bulk_alert(**self._run, **lists)
 
     def query(self, sql: str, /) -> Sequence[Mapping[str, Any]]:
-        """See ``_Store``."""
         with _local():
             if not self._sqlite.get_project_db_path(self._project).exists():
                 return ()
@@ -179,7 +171,6 @@ class _RemoteStore:
     Args:
         place: URL or ``user/space``.
         project: Of Trackio.
-        run: Its name.
         run_id: Ours.
         write_token: The server's; empty for that in the URL.
         hf_token: Of Hugging Face, for a Space; None for that of its login.
@@ -220,15 +211,12 @@ class _RemoteStore:
         self._send("/bulk_log", [{**entry, **known} for entry in entries])
 
     def log_system(self, entries: Sequence[_Json], /) -> None:
-        """See ``_Store``."""
         self._send("/bulk_log_system", entries)
 
     def alert(self, alert: _Json, /) -> None:
-        """See ``_Store``."""
         self._call("/bulk_alert", alerts=[{**self._run, **alert}], hf_token=self._hf_token)
 
     def query(self, sql: str, /) -> Sequence[Mapping[str, Any]]:
-        """See ``_Store``."""
         try:
             found = self._call("/query_project", project=self._project, query=sql)
         except TrackerUnavailable as exc:
@@ -293,7 +281,6 @@ class TrackioTracker:
         self._config: Mapping[str, Any] | None = None  # not sent yet
 
     def open(self, run: RunInfo, /) -> int:
-        """Ask for the first row that is missing."""
         self._settings = TrackioSettings.parse(dict(run.attributes))
         self._run_id, self._journal = run.run_id, run.journal
         project, place = self._settings.project, self._settings.place(os.environ)
@@ -335,7 +322,6 @@ class TrackioTracker:
         self._next_row = rows[-1].number + 1
 
     def describe(self, description: Description, /) -> None:
-        """Replace the run's config."""
         self._config = {
             _JOURNAL: self._journal,
             **{key: _stored(value) for key, value in description.config.items()},
@@ -345,11 +331,7 @@ class TrackioTracker:
             self._send_config()
 
     def flush(self, *, timeout_s: float) -> int:
-        """Ask until every row is there.
-
-        Raises:
-            TrackerUnavailable: Trackio has got no row for ``stall_timeout_s``.
-        """
+        """Ask until every row is there."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             safe = self._first_missing(self._safe_row, self._next_row)
@@ -373,11 +355,9 @@ class TrackioTracker:
         return self._safe_row
 
     def location(self) -> str:
-        """Return the place, the project and the run."""
         return redacted(self._place)
 
     def close(self, *, exit_code: int) -> int:  # noqa: ARG002  # Trackio's runs have no end
-        """Wait until Trackio has every row."""
         if self._store is not None:
             safe = self.flush(timeout_s=self._settings.stall_timeout_s)
             if safe < self._next_row:
@@ -457,7 +437,6 @@ class TrackioTracker:
         return int(found["rows"]) == end - first
 
     def _numbers(self, what: str, table: str, where: str = "") -> Sequence[Mapping[str, Any]]:
-        """Select from the numbers of the rows of the run."""
         prefix = len(self._run_id) + 2  # of SQL, from 1; after the colon
         return self._opened().query(
             f"SELECT {what} FROM (SELECT CAST(SUBSTR(log_id, {prefix}) AS INTEGER) AS n"  # noqa: S608  # ours

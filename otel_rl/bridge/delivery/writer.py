@@ -40,9 +40,6 @@ class Writer(ABC):
     The methods of ``Tracker`` do here what they do there. Each may also raise TrackerUnavailable,
     because the writer was killed, has died or does not answer. After any error, leave the context
     and begin with another writer: a tracker library that has failed is in an unknown state.
-
-    Args:
-        tracker: Its name.
     """
 
     def __init__(self, tracker: str) -> None:
@@ -64,10 +61,9 @@ class Writer(ABC):
 
     @abstractmethod
     def _ask(self, method: str, *arguments: object, timeout_s: float) -> Any:  # see ``Opening``
-        """Let the tracker do something. Only ``open`` begins it."""
+        """Call a method of the tracker, see ``Opening.do``. The first one is ``open``."""
 
     def open(self, run: RunInfo, /) -> int:
-        """See ``Tracker.open``."""
         self._timeouts = backend(self._tracker).patience(dict(run.attributes))
         next_row, self._location = self._ask(
             "open", self._tracker, run, timeout_s=self._timeouts.open_s
@@ -75,24 +71,19 @@ class Writer(ABC):
         return int(next_row)
 
     def write(self, rows: Sequence[Row], /) -> None:
-        """See ``Tracker.write``."""
         self._ask("write", rows, timeout_s=_WRITE_TIMEOUT_S)
 
     def describe(self, description: Description, /) -> None:
-        """See ``Tracker.describe``."""
         self._ask("describe", description, timeout_s=_WRITE_TIMEOUT_S)
 
     def flush(self, *, timeout_s: float) -> int | None:
-        """See ``Tracker.flush``."""
         row: int | None = self._ask("flush", timeout_s, timeout_s=timeout_s + _FLUSH_GRACE_S)
         return row
 
     def location(self) -> str:
-        """See ``Tracker.location``."""
         return self._location
 
     def close(self, *, exit_code: int) -> int | None:
-        """See ``Tracker.close``."""
         row: int | None = self._ask("close", exit_code, timeout_s=self._timeouts.close_s)
         return row
 
@@ -117,7 +108,6 @@ class WriterInBridge(Writer):
         self._let_go()
 
     def kill(self) -> None:
-        """See ``Writer.kill``."""
         self._killed = True
         # In a thread, because a disk that hangs holds up the closing of files, too.
         threading.Thread(target=self._let_go, name="otel-rl-writer-kill", daemon=True).start()
@@ -159,11 +149,9 @@ class WriterProcess(Writer):
 
     @property
     def pid(self) -> int | None:
-        """Return the pid of the process, or None before ``open``."""
         return self._process.pid if self._process else None
 
     def open(self, run: RunInfo, /) -> int:
-        """Start the process and open the run in it."""
         self._log = writer_file(run, "log")
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
@@ -175,7 +163,6 @@ class WriterProcess(Writer):
         return super().open(run)
 
     def close(self, *, exit_code: int) -> int | None:
-        """Finish the run and wait for the process to end."""
         row = super().close(exit_code=exit_code)
         if self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):

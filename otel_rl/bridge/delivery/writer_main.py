@@ -122,7 +122,6 @@ def _watch_parent(fd: int) -> None:
 
 
 def main(fd: int) -> None:
-    """Serve the socket ``fd``."""
     collect_rarely()
     return_memory()
     for signum in (signal.SIGINT, signal.SIGTERM):

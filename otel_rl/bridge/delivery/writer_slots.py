@@ -29,12 +29,7 @@ _STARTING_S: Final = 2.0
 
 @dataclass(slots=True)
 class _Waiting:
-    """A run that wants a slot.
-
-    Attributes:
-        tenant: Whose run it is.
-        granted: Set when it has one.
-    """
+    """A run that wants a slot."""
 
     tenant: str
     make_room: Callable[[], None]
@@ -46,7 +41,6 @@ class _Held:
     """A slot that is taken.
 
     Attributes:
-        tenant: Whose run has it.
         make_room: Asks the run to leave.
         starting_until_s: Its writer starts until then, or is up.
         asked_s: When it was asked to leave; infinite if it was not.
@@ -59,7 +53,6 @@ class _Held:
 
     @property
     def is_asked(self) -> bool:
-        """Return whether it was asked to leave."""
         return self.asked_s < math.inf
 
 
@@ -73,8 +66,7 @@ class WriterSlots(Generic[_HolderT]):
 
     Args:
         limit: Of holders.
-        tenants: Those that are known to come.
-        tenant: Whose a holder is.
+        tenants: Names of the tenants that have a token.
         starting: How many may start at a time; as many as leave the bridge a core if not given.
         clock_s: Seconds that never go back.
     """
@@ -109,11 +101,6 @@ class WriterSlots(Generic[_HolderT]):
     ) -> Iterator[bool]:
         """Hold a slot for the length of the context.
 
-        Args:
-            holder: Whose slot.
-            make_room: Called, at most once, when another waits for a slot.
-            cancelled: Looked at several times a second while waiting.
-
         Yields:
             Whether a slot was taken: False if ``cancelled`` returned True first.
         """
@@ -130,19 +117,19 @@ class WriterSlots(Generic[_HolderT]):
                 self._grant()
 
     def hurry(self) -> None:
-        """The bridge stops: its core is free for one more start."""
+        """Let one more writer start at a time: the bridge stops, so its core is free."""
         with self._lock:
             self._starting += 1
             self._grant()
 
     def started(self, holder: _HolderT) -> None:
-        """The writer of the holder is up: the next one may start."""
+        """Tell that the holder's writer is up, so that the next one may start."""
         with self._lock:
             self._holders[holder].starting_until_s = 0.0
             self._grant()
 
     def used(self, holder: _HolderT) -> None:
-        """The holder has just been busy: it is the last one to be asked to leave."""
+        """Tell that the holder was busy just now: the last one to be asked to leave."""
         with self._lock:
             self._holders[holder] = self._holders.pop(holder)
 
@@ -154,7 +141,7 @@ class WriterSlots(Generic[_HolderT]):
         return False
 
     def _look(self) -> None:
-        """Grant free slots, or ask one more holder to leave; one waiting thread does so."""
+        """Grant free slots, or ask one more holder to leave. One waiting thread does this."""
         with self._lock:
             now_s = self._clock_s()
             if now_s < self._look_again_s:
@@ -168,7 +155,6 @@ class WriterSlots(Generic[_HolderT]):
             asked.make_room()
 
     def _grant(self) -> None:
-        """Give slots to those who may have one."""
         now_s = self._clock_s()
         while self._waiting and len(self._holders) < self._limit:
             starting = sum(held.starting_until_s > now_s for held in self._holders.values())

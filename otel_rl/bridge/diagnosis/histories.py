@@ -63,15 +63,10 @@ class MemoryBound:
 
     @property
     def used_bytes(self) -> int:
-        """Return the size of all that is kept."""
         return sum(size for _, size in self.entries.values())
 
     def forget(self, least: int) -> None:
-        """Let go of what was not used for longest until the others have room.
-
-        Args:
-            least: Number of entries that stay, used last, at whatever size.
-        """
+        """Drop the least recently used entries until the rest fits, but keep ``least``."""
         while len(self.entries) > least and self.used_bytes > self._max_bytes:
             del self.entries[next(iter(self.entries))]
 
@@ -87,7 +82,6 @@ class Kept(Generic[K, V]):
         self._bound = bound
 
     def known(self) -> Collection[K]:
-        """Return the keys of what is kept."""
         with self._bound.lock:
             return [key for owner, key in self._bound.entries if owner is self]
 
@@ -98,14 +92,7 @@ class Kept(Generic[K, V]):
         return None if taken is None else taken[0]
 
     def put(self, key: K, value: V, size: int, *, stays: bool) -> None:
-        """Keep a history, the first to stay.
-
-        Args:
-            key: Its key.
-            value: The history.
-            size: Bytes of memory.
-            stays: Whether it is kept even if it is larger than the bound.
-        """
+        """Keep a history, the first to stay."""
         with self._bound.lock:
             self._bound.entries[self, key] = value, size
             self._bound.forget(1 if stays else 0)
@@ -139,9 +126,8 @@ class _Live:
     """History of a run, as far as it is read.
 
     Attributes:
-        history: Of it.
         numbers: Of the records that were read, in order.
-        memory_bytes: Of it, about, after ``weighed`` records.
+        memory_bytes: Approximate size of the history after ``weighed`` records.
     """
 
     history: GrowingHistory = field(default_factory=GrowingHistory)
@@ -156,7 +142,7 @@ class _Live:
         return self.memory_bytes
 
     def forgotten(self, first: int) -> float:
-        """Return the part of its records before the journal's first one."""
+        """Return the share of the records that the journal no longer has."""
         return bisect_left(self.numbers, first) / max(1, len(self.numbers))
 
 
@@ -177,23 +163,12 @@ class LiveHistories:
 
     @property
     def known(self) -> Collection[ExperimentKey]:
-        """Return the runs in memory."""
         return [key for key, _ in self._live.known()]
 
     def look(
         self, open_: Open, key: ExperimentKey, *, begun_ns: int = 0, budget_s: float = math.inf
     ) -> Looked:
-        """Read a run on.
-
-        Args:
-            open_: Opens its journal.
-            key: Of the run.
-            begun_ns: Of the run, where several journals may have one of that name.
-            budget_s: Reading ends after about so long.
-
-        Raises:
-            JournalError: The journal cannot be read.
-        """
+        """Read a run on."""
         until_s = time.monotonic() + budget_s
         run, records = run_id(key.experiment, key.trial), 0
         live = self._live.take((key, begun_ns)) or _Live()

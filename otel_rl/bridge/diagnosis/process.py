@@ -44,7 +44,6 @@ class Answer(NamedTuple):
 
     Attributes:
         report: As ``otel-rl diagnose --now --json`` prints it.
-        cpu_s: CPU time that it took.
         is_whole: Whether the whole run was read for it, as after a restart.
     """
 
@@ -57,7 +56,6 @@ class DiagnosisProcess:
     """Starts the process with the first question. One thread asks; any may call ``interrupt``.
 
     Args:
-        environment: Locates the journal.
         arguments: Of its command line.
     """
 
@@ -70,7 +68,6 @@ class DiagnosisProcess:
 
     @property
     def pid(self) -> int | None:
-        """Return the id of the process; None if there is none."""
         process = self._process
         return None if process is None else process.pid
 
@@ -78,7 +75,6 @@ class DiagnosisProcess:
         """Return the diagnosis of a run.
 
         Args:
-            key: The run.
             live: All runs that go on: the process lets go of others.
             timeout_s: Bound of the time to its answer; the process is then killed.
 
@@ -162,7 +158,6 @@ class DiagnosisProcess:
 
 
 def arguments_of(place: JournalPlace) -> Sequence[str]:
-    """Return the arguments of a process that reads this journal."""
     shared = [] if place.url is None else ["--shared"]
     return ["--data", str(place.directory), "--max-bytes", str(place.max_bytes), *shared]
 

@@ -48,7 +48,7 @@ _LATE: Final = 1.2  # usual steps
 
 
 def _late_s(rhythm: Rhythm) -> float:
-    """Return the time from which on work may be late, though a step has taken longer before."""
+    """Return from when on work counts as late, though a step may have taken longer before."""
     longest_s = suspicious_s(rhythm)  # endless for a new run
     return longest_s if longest_s == inf else min(max(STALL_S, _LATE * rhythm.usual_s), longest_s)
 
@@ -111,7 +111,7 @@ class _Looked(NamedTuple):
 
     Attributes:
         at_s: When it ended.
-        rows: Of the run, by then.
+        rows: Number of rows of the run at that time.
         newest_ns: When the last news of a live run had come.
     """
 
@@ -131,21 +131,15 @@ class LookedAt(Protocol):
         """Return the time of a run's newest stored history, and its newest step then."""
         ...
 
-    def add_finding(self, key: ExperimentKey, finding: Finding, /) -> None:
-        """Put a finding into the run."""
-        ...
+    def add_finding(self, key: ExperimentKey, finding: Finding, /) -> None: ...
 
 
 class DiagnosisScheduler:
     """Looks at each active run, one at a time.
 
     Args:
-        run_store: The runs.
         rows: Knows which have news, and takes the findings.
-        process: Looks at a run.
         every_s: Shortest time between two looks at a run; 0 for never.
-        counters: Of the bridge.
-        clock_ns: The bridge's clock.
         last_timeout_s: Bound on the time of all last diagnoses together.
     """
 
@@ -180,7 +174,7 @@ class DiagnosisScheduler:
             self._thread.start()
 
     def pause(self) -> None:
-        """Look at no run any more; break off a look. The process waits for ``look_last``."""
+        """Stop looking at runs and break off the present look. ``look_last`` may follow."""
         self._stopping.set()
         self._is_ended = True
         self._process.interrupt()
@@ -217,7 +211,6 @@ class DiagnosisScheduler:
             self.look()
 
     def look(self) -> None:
-        """Diagnose the runs that are due, and those that have begun to stall."""
         with self._failures_counted("of the runs"):
             experiments = self._experiments()
             self._looked = {key: self._looked.get(key, _now(0, 0)) for key in experiments}

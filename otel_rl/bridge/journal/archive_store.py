@@ -31,9 +31,8 @@ class UnarchivedRun:
     """A run with values that wait.
 
     Attributes:
-        key: The run.
         size: Bytes of the parts.
-        oldest_ns: When the first of them was added.
+        oldest_ns: When the first part was added.
     """
 
     key: ExperimentKey
@@ -42,24 +41,14 @@ class UnarchivedRun:
 
 
 class StoredPart(NamedTuple):
-    """A part of the values.
-
-    Attributes:
-        samples: Number of values.
-        body: ``ArchivedPart``; None if the disk has damaged it.
-    """
+    """A part of the values."""
 
     samples: int
     body: bytes | None
 
 
 class ArchiveStore:
-    """The waiting values of one journal. Any thread may call any method.
-
-    Args:
-        journal: Where they are.
-        owners: Says which runs this bridge may write.
-    """
+    """The waiting values of one journal. Any thread may call any method."""
 
     def __init__(self, journal: Journal, owners: Ownership | None = None) -> None:
         self._journal = journal
@@ -67,15 +56,10 @@ class ArchiveStore:
 
     @property
     def identity(self) -> str:
-        """See ``Journal.identity``."""
         return self._journal.identity
 
     def size(self) -> int:
-        """Return the bytes that wait, of all runs.
-
-        Raises:
-            JournalError: The journal is unreachable.
-        """
+        """Return the bytes that wait, of all runs."""
         with self._journal.read() as connection:
             (size,) = connection.execute(
                 "SELECT COALESCE(SUM(archive_bytes), 0) FROM runs"
@@ -83,11 +67,7 @@ class ArchiveStore:
         return int(size)
 
     def waiting(self) -> Sequence[UnarchivedRun]:
-        """Return the runs of this bridge with values that wait, oldest first.
-
-        Raises:
-            JournalError: The journal is unreachable.
-        """
+        """Return the runs of this bridge with values that wait, oldest first."""
         with self._journal.read() as connection:
             found = connection.execute(
                 "SELECT experiment, trial, archive_bytes, (SELECT made_ns FROM archive AS a"
@@ -103,11 +83,7 @@ class ArchiveStore:
         return sorted(ours, key=lambda run: run.oldest_ns)
 
     def attempts(self, key: ExperimentKey) -> Sequence[Attempt]:
-        """Return the attempts of a run, see ``Description``.
-
-        Raises:
-            JournalError: The journal is unreachable.
-        """
+        """Return the attempts of a run, see ``Description``."""
         with self._journal.read() as connection:
             found = connection.execute(
                 "SELECT body, crc FROM descriptions WHERE run_id = ?",
@@ -126,7 +102,6 @@ class ArchiveStore:
         """Decide the next file of a run, or return the decided one.
 
         Args:
-            key: The run.
             max_bytes: Bytes of parts at which the file ends.
             made_through_ns: Parts that were added later wait.
             min_bytes: All parts wait if those of the file have fewer bytes.
@@ -167,11 +142,7 @@ class ArchiveStore:
         return write_owned(self._journal, self._owners, key, begin)
 
     def parts(self, key: ExperimentKey, file: int) -> Iterator[StoredPart]:
-        """Yield the parts of a file, one in memory at a time.
-
-        Raises:
-            JournalError: The journal is unreachable.
-        """
+        """Yield the parts of a file, one in memory at a time."""
         run = run_id(key.experiment, key.trial)
         with self._journal.read() as connection:
             numbers = connection.execute(

@@ -29,12 +29,9 @@ class DeliveryStore:
     """Deliveries of the runs of one journal to one tracker. Any thread may call any method.
 
     Args:
-        journal: Where the runs are.
         tracker: Name of the tracker.
         others: Names of the bridge's other trackers, which hold rows too. See ``of``.
-        owners: Says which runs this bridge may write.
         has_room: Whether a run may get more rows while its present ones are stored.
-        clock_ns: Nanoseconds since the epoch.
     """
 
     def __init__(
@@ -55,7 +52,7 @@ class DeliveryStore:
         self._clock_ns = clock_ns
 
     def of(self, tracker: str) -> "DeliveryStore":
-        """Return the store of one of the trackers; that of this one is this."""
+        """Return the store of another of the bridge's trackers, or this one."""
         if tracker == self._tracker:
             return self
         return DeliveryStore(
@@ -79,11 +76,7 @@ class DeliveryStore:
         return [ExperimentKey(experiment, trial) for experiment, trial in found]
 
     def confirmed(self, key: ExperimentKey, next_row: int) -> None:
-        """Remember that the tracker has every row before ``next_row``.
-
-        Raises:
-            JournalFull: No room. Nothing was written.
-        """
+        """Remember that the tracker has every row before ``next_row``."""
         self._put(key, next_row=next_row, confirmed_ns=self._clock_ns())
 
     def prune(self, key: ExperimentKey, below: int) -> None:
@@ -95,7 +88,7 @@ class DeliveryStore:
         self._remove(key, [self._tracker], below)
 
     def _remove(self, key: ExperimentKey, allowing: Sequence[str], below: int) -> None:
-        """Remove the rows that all trackers allow; some of these allow those before ``below``."""
+        """Note that trackers allow rows before ``below`` to go, and remove those that all allow."""
         run = run_id(key.experiment, key.trial)
 
         def remove(connection: Connection) -> bool:
@@ -150,11 +143,7 @@ class DeliveryStore:
         )
 
     def opened(self, key: ExperimentKey, location: str) -> None:
-        """Remember where the tracker has the run.
-
-        Raises:
-            JournalFull: No room. Nothing was written.
-        """
+        """Remember where the tracker has the run."""
         self._put(key, location=location.replace("\0", ""))
 
     def finish(self, key: ExperimentKey, next_row: int) -> None:
@@ -171,7 +160,6 @@ class DeliveryStore:
         return int(found[0]) if found else 0
 
     def _put(self, key: ExperimentKey, **columns: int | str) -> None:
-        """Set these columns of the run's delivery, unless the run has been removed."""
         statement = (
             f"INSERT INTO deliveries (run_id, tracker, {', '.join(columns)})"  # noqa: S608  # ours
             f" SELECT run_id, ?{', ?' * len(columns)} FROM runs WHERE run_id = ?"

@@ -80,32 +80,21 @@ class Cursor(Protocol):
     """Result of a statement. Its errors may be raised later, within the same ``write``."""
 
     def fetchone(self) -> Any:  # a row has columns of any type
-        """The next row, or None."""
         ...
 
-    def fetchall(self) -> list[Any]:
-        """All rows that are left."""
-        ...
+    def fetchall(self) -> list[Any]: ...
 
-    def __iter__(self) -> Iterator[Any]:
-        """The rows that are left."""
-        ...
+    def __iter__(self) -> Iterator[Any]: ...
 
-    def close(self) -> object:
-        """Leave the rest."""
-        ...
+    def close(self) -> object: ...
 
 
 class Connection(Protocol):
     """Takes statements, for the length of a ``write`` or ``read``."""
 
-    def execute(self, sql: str, parameters: Sequence[Value] = ..., /) -> Cursor:
-        """Run one statement."""
-        ...
+    def execute(self, sql: str, parameters: Sequence[Value] = ..., /) -> Cursor: ...
 
-    def executemany(self, sql: str, parameters: Iterable[Sequence[Value]], /) -> object:
-        """Run one statement for each of ``parameters``."""
-        ...
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Value]], /) -> object: ...
 
 
 class Journal(Protocol):
@@ -117,18 +106,16 @@ class Journal(Protocol):
         ...
 
     @property
-    def max_bytes(self) -> int:
-        """Bound for incoming data, see ``check_room``."""
-        ...
+    def max_bytes(self) -> int: ...
 
     @property
     def shards(self) -> int:
-        """Into how many counters a number is split that several write to at the same time."""
+        """Number of counters that concurrent writers of one sum are spread over."""
         ...
 
     @property
     def lock_row(self) -> str:
-        """Ends a SELECT of one of the ``runs`` that no other may hold or change meanwhile."""
+        """SQL suffix of a SELECT that locks a row of ``runs``; empty where one thread writes."""
         ...
 
     @property
@@ -183,9 +170,7 @@ class Journal(Protocol):
         """
         ...
 
-    def size(self) -> int:
-        """Bytes in use."""
-        ...
+    def size(self) -> int: ...
 
     def close(self) -> None:
         """Finish accepted writes, then close. Idempotent."""
@@ -200,18 +185,17 @@ class Presence:
 
     @property
     def problem(self) -> str:
-        """See ``Journal.problem``."""
         gone = self._gone
         return "" if gone is None else str(gone)
 
     def gone(self, exc: JournalGone) -> None:
-        """Note that the journal was removed or replaced. The first time is logged."""
+        """Record that the journal was removed or replaced, and log that once."""
         is_news, self._gone = self._gone is None, exc
         if is_news:
             _log.error("%s", exc)
 
     def there(self) -> None:
-        """Note that the journal was used, and may have been put back."""
+        """Record that the journal is back."""
         if self._gone is not None:
             self._gone = None
             _log.warning("The journal is back. Requests are accepted again.")
@@ -246,7 +230,6 @@ class SoleOwner:
     """Ownership without sharing: every run is this bridge's own, always."""
 
     def epoch(self, key: ExperimentKey, /) -> int:  # noqa: ARG002  # all alike
-        """Always 0, the only turn."""
         return 0
 
 
@@ -290,7 +273,6 @@ class Use:
 
     @property
     def total(self) -> int:
-        """Bytes of both."""
         return self.waiting + self.made
 
 
@@ -304,14 +286,11 @@ class Room(Protocol):
     def check(self, uses: Mapping[ExperimentKey, Use], /) -> None:
         """Refuse a commit that takes a tenant far beyond its share.
 
-        Args:
-            uses: Of each run in the commit, as it will be.
-
         Raises:
             ShareUsedUp: It does.
         """
         ...
 
     def made(self, uses: Mapping[ExperimentKey, Use], /) -> None:
-        """Count a commit that ``check`` has let pass and that is durable."""
+        """Count a durable commit that ``check`` has accepted."""
         ...

@@ -72,7 +72,7 @@ class BridgeLeases:
         owner: Names this bridge, as no other is named, nor was.
         trackers: Whose deliveries count.
         lease_s: How long a run has no owner after its bridge was killed.
-        gained: Told of each run that becomes ours, and whether a tracker lacks rows of it.
+        gained: Called with each run that becomes ours, and whether a tracker lacks its rows.
         lost: Told of runs that may not be touched any more, at once, before anybody else can own
             them. It must not wait for the journal.
         monotonic: Seconds; goes on while the machine sleeps.
@@ -117,12 +117,10 @@ class BridgeLeases:
         self._changing = threading.Lock()
 
     def epoch(self, key: ExperimentKey, /) -> int | None:
-        """See ``Ownership.epoch``."""
         lease = self._held.get(key)
         return lease.epoch if lease and self._monotonic() < lease.ends_at else None
 
     def start(self) -> None:
-        """Begin to claim runs."""
         for thread in self._threads:
             thread.start()
 
@@ -227,7 +225,7 @@ class BridgeLeases:
             self.let_go()
 
     def let_go(self) -> None:
-        """Give up leases that could not be renewed in time. A started thread does so."""
+        """Give up leases that were not renewed in time."""
         now = self._monotonic()
         with self._changing:
             ended = [key for key, lease in self._held.items() if now >= lease.ends_at]
@@ -290,7 +288,6 @@ class LeaseTable:
     Args:
         owner: Names the bridge, as no other is named, nor was.
         trackers: Whose deliveries count.
-        lease_ns: How long a lease lasts.
     """
 
     def __init__(self, owner: str, trackers: Sequence[str], *, lease_ns: int) -> None:
@@ -309,7 +306,7 @@ class LeaseTable:
         """Renew every lease of the owner, and its own life sign.
 
         Returns:
-            The turn of each run that is its own.
+            The epoch of each of the owner's runs.
         """
         connection.execute(
             f"INSERT INTO bridges (owner, expires_ns) VALUES (?, {_NOW_NS} + ?)"  # noqa: S608
@@ -328,7 +325,6 @@ class LeaseTable:
         return {ExperimentKey(experiment, trial): epoch for experiment, trial, epoch in renewed}
 
     def without_work(self, connection: Connection) -> Sequence[ExperimentKey]:
-        """Return the owner's runs that need none until new data arrives."""
         found = connection.execute(
             self._without_work, (self._owner, *self._trackers, *self._trackers)
         ).fetchall()
@@ -339,12 +335,8 @@ class LeaseTable:
     ) -> Sequence[tuple[ExperimentKey, int, bool]]:
         """Claim runs with work, up to an even share of all that are owned or free.
 
-        Args:
-            connection: In a transaction.
-            owned: Number of runs that the owner believes to have.
-
         Returns:
-            Each run, its turn, and whether a tracker lacks rows of it.
+            Each claimed run, its epoch, and whether a tracker lacks rows of the run.
         """
         bridges, held, free = connection.execute(
             self._counts, (*self._trackers, *self._trackers)
@@ -360,7 +352,6 @@ class LeaseTable:
         return [(ExperimentKey(*key), epoch, has_rows) for *key, epoch, has_rows in claimed]
 
     def give_back(self, connection: Connection, keys: Collection[ExperimentKey]) -> None:
-        """Release runs, as far as they are the owner's."""
         for key in sorted(keys):
             connection.execute(
                 "UPDATE runs SET owner = '', expires_ns = 0"

@@ -40,14 +40,7 @@ def change_logs(
     added: Mapping[Log, tuple[int, bytes] | None],
     forgotten: Mapping[Log, int],
 ) -> None:
-    """Add parts to the logs of a run, and remove others, in a transaction.
-
-    Args:
-        connection: In the transaction.
-        run: Its id.
-        added: A new part of each log, after its newest.
-        forgotten: Up to which parts of a log are not needed any more; 0 for none.
-    """
+    """Add parts to the logs of a run, and remove others, in a transaction."""
     connection.executemany(
         "INSERT INTO log (run_id, kind, newest, body, crc) VALUES (?, ?, ?, ?, ?)",
         [
@@ -68,9 +61,6 @@ def read_log(
     """Return the parts of a log, oldest first, without damaged ones.
 
     Args:
-        connection: Of the journal.
-        run: Its id.
-        log: The kind.
         after: Only parts with something newer than this.
     """
     condition, limits = ("", ()) if after is None else (" AND newest > ?", (after,))

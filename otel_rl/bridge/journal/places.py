@@ -46,7 +46,7 @@ _LONGEST_NAME: Final = 60
 
 
 def names_there_are(wanted: str, names: Iterable[str]) -> str:
-    """Return a hint with names of runs: some of them, those first that may have been meant."""
+    """Return a hint with some names of runs, those first that resemble ``wanted``."""
     found = sorted(set(names))
     if len(found) > _MOST_NAMES:
         found = [*_near_first(wanted, found)]
@@ -68,7 +68,6 @@ class JournalPlace(NamedTuple):
     """Place of a bridge's journal.
 
     Attributes:
-        directory: Of the file.
         url: Of the database that bridges share; None where the file is the journal.
         max_bytes: Bound of its size.
     """
@@ -78,28 +77,24 @@ class JournalPlace(NamedTuple):
     max_bytes: int
 
     def open(self) -> Journal:
-        """Open it for a single reader; see ``open_journal``."""
         return open_journal(self.directory, self.url, max_bytes=self.max_bytes, connections=1)
 
     @property
     def words(self) -> str:
-        """Return where runs are looked for."""
         if self.url is not None:
             return "in the database of journal.url"
         return f"in the journals below {str(self.directory)!r}"
 
     @property
     def without_runs(self) -> str:
-        """Return one sentence for a place without any run."""
         if self.url is None and not self.directory.is_dir():
             if self.directory.exists():
                 return f"{str(self.directory)!r} is no directory."
             return f"There is no directory {str(self.directory)!r}."
         return f"There is no run {self.words}."
 
-    def no_run(self, more: str = "") -> ConfigError:
-        """Return the error of a place without any run; ``more`` is added to its hint."""
-        return ConfigError(self.without_runs, hint=f"{WHERE_RUNS_ARE} {more}".rstrip())
+    def no_run(self) -> ConfigError:
+        return ConfigError(self.without_runs, hint=WHERE_RUNS_ARE)
 
 
 def open_journal(
@@ -133,7 +128,6 @@ class Beside:
 
     Attributes:
         root: Directory above them all; a journal may be in itself, too.
-        own: Directory of the bridge's journal.
         renamed: Called with each run that gets another name, and that name.
     """
 
@@ -168,7 +162,6 @@ class RunNaming:
     """Decides which run a sender's run is. Any thread may call it.
 
     Args:
-        beside: The other journals.
         begin: Puts a run into the bridge's own journal.
     """
 

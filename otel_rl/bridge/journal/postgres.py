@@ -25,10 +25,11 @@ from psycopg import errors
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from otel_rl.bridge.journal.interface import MADE, Connection, Cursor, Presence, Value
-from otel_rl.bridge.journal.schema import APPLICATION, Dialect, identity_of
+from otel_rl.bridge.journal.schema import APPLICATION, TABLES, Dialect, identity_of
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,
+    JournalError,
     JournalFull,
     JournalGone,
     JournalUnavailable,
@@ -76,6 +77,8 @@ ALTER TABLE batches SET
 ALTER TABLE waiting SET
   (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)
 """
+
+_EVERY_TABLE: Final = f"SELECT FROM bridges, {', '.join(TABLES)} LIMIT 0"
 
 _SCHEMA_LOCK: Final = 0x6F74656C5F726C  # "otel_rl": of those who make the tables
 
@@ -167,37 +170,30 @@ class PostgresJournal:
 
     @property
     def identity(self) -> str:
-        """See ``Journal.identity``."""
         return self._identity
 
     @property
     def max_bytes(self) -> int:
-        """The bound that it was given."""
         return self._max_bytes
 
     @property
     def shards(self) -> int:
-        """See ``Journal.shards``."""
         return _SHARDS
 
     @property
     def problem(self) -> str:
-        """See ``Journal.problem``."""
         return self._presence.problem
 
     @property
     def busy_s(self) -> float:
-        """See ``Journal.busy_s``."""
         begun = [*self._begun.values()]
         return max(0.0, time.monotonic() - max(min(begun), self._kept_at)) if begun else 0.0
 
     @property
     def lock_row(self) -> str:
-        """See ``Journal.lock_row``."""
         return " FOR UPDATE OF runs"
 
     def write(self, function: Callable[[Connection], _T], /) -> _T:
-        """See ``Journal.write``."""
         me = threading.get_ident()
         self._begun[me] = time.monotonic()
         try:
@@ -208,23 +204,20 @@ class PostgresJournal:
             raise
         finally:
             del self._begun[me]
+        self._look_again()
         return result
 
     def submit(self, function: Callable[[Connection], _T], /) -> Future[_T]:
-        """See ``Journal.submit``."""
         since = time.monotonic()
 
         def write() -> _T:
             if self._unreachable is not None and self._unreachable[0] > since:
                 raise JournalUnavailable(*self._unreachable[1].args)
             try:
-                result = self.write(function)
+                return self.write(function)
             except JournalUnavailable as exc:
                 self._unreachable = time.monotonic(), exc
                 raise
-            # Requests are submitted. What else is written may not need the table that is missing.
-            self._presence.there()
-            return result
 
         try:
             return self._threads.submit(write)
@@ -255,16 +248,22 @@ class PostgresJournal:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
-        """See ``Journal.read``."""
         try:
             with _translated_errors(), self._pool.borrowed() as borrowed:
                 yield _Connection(borrowed)
         except JournalGone as exc:
             self._presence.gone(exc)
             raise
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Record that the tables are back once all are there; the last use may need only some."""
+        if self._presence.problem:
+            with contextlib.suppress(JournalError):  # the problem remains, and `/healthz` tells it
+                self._write(lambda connection: connection.execute(_EVERY_TABLE).close())
+                self._presence.there()
 
     def check_room(self, connection: Connection, n_bytes: int, /) -> None:
-        """See ``Journal.check_room``."""
         with self._measuring:
             now = time.monotonic()
             if self._room() < n_bytes or now - self._measured_at > _MEASURED_FOR_S:
@@ -284,7 +283,6 @@ class PostgresJournal:
             return _size(connection)
 
     def close(self) -> None:
-        """See ``Journal.close``."""
         self._pool.close()  # whoever waits for a connection is told
         self._threads.shutdown()
 
@@ -327,7 +325,6 @@ class _Pool:
             self._pool.putconn(connection)
 
     def close(self) -> None:
-        """Close the idle connections, and the others when they come back. Idempotent."""
         self._pool.close()
 
     def _take(self) -> _Server:
@@ -398,7 +395,6 @@ def _translated_sql(sql: str) -> LiteralString:
 
 
 def _prepare(connection: Connection) -> str:
-    """Make the tables, unless they are there. Returns the identity."""
     (encoding,) = connection.execute("SHOW server_encoding").fetchone()
     if encoding not in _ENCODINGS:
         raise ConfigError(
@@ -474,7 +470,6 @@ def _gone(exc: Exception) -> JournalGone:
 
 
 def _is_alive(connection: _Server) -> bool:
-    """Return whether the connection is open, by the state of its socket."""
     if connection.closed:
         return False
     waiting = poll()

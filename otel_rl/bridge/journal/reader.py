@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from otel_rl.bridge.journal.interface import MADE, WAITING, Connection, Journal, checksum
 from otel_rl.bridge.journal.log import Log, read_log
 from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY, JOURNAL_FILE, is_in_use
-from otel_rl.bridge.journal.state import read_description, readable_keys
+from otel_rl.bridge.journal.state import decode_row, read_description, readable_keys
 from otel_rl.bridge.key_names import NamedKeys
 from otel_rl.diagnose.result import Kind
 from otel_rl.errors import JournalError
@@ -28,18 +28,17 @@ from otel_rl.records import (
     ExperimentStatus,
     KeySpec,
     RoleStanding,
-    Table,
+    Row,
 )
 
 __all__ = [
     "KnownWorker",
     "RunOverview",
     "Standing",
-    "TableRow",
     "chosen_span_parts",
     "first_history",
+    "history_bytes",
     "history_records",
-    "history_size",
     "journals_below",
     "looking",
     "newest_history",
@@ -58,6 +57,9 @@ __all__ = [
 
 _TABLE_MARK: Final = b':[["'  # its columns; decoding shows whether it is a label or value
 _ROWS_AT_ONCE: Final = 200
+_ROWS_WITH_TABLES: Final = 2_000
+"""Newest rows that are searched for tables."""
+
 _HISTORY: Final = str(Log.HISTORY)
 
 
@@ -85,7 +87,6 @@ class Standing(NamedTuple):
     """Standing of a run, by its state.
 
     Attributes:
-        workers: Its processes, in the order of appearance.
         verdict: Of the last diagnosis by its bridge, as ``Verdict``; empty before one.
         goodput: As in its last row with goodput: time of each role, and of the run, whose role is
             empty. Nothing if it is unknown.
@@ -99,24 +100,7 @@ class Standing(NamedTuple):
 
     @property
     def is_stalled(self) -> bool:
-        """Return whether that diagnosis has found first that the run stands still."""
         return self.cause.partition(" ")[0] == Kind.STALL
-
-
-class TableRow(NamedTuple):
-    """A row of a run that has tables of text.
-
-    Attributes:
-        number: Of the row.
-        step: Of the row.
-        time_ns: Of the row.
-        tables: By tracker key.
-    """
-
-    number: int
-    step: int
-    time_ns: int
-    tables: Mapping[str, Table]
 
 
 def revision(connection: Connection) -> int:
@@ -128,18 +112,14 @@ def revision(connection: Connection) -> int:
     return int(found)
 
 
-def history_size(connection: Connection, run: str, after: int = 0) -> tuple[int, int]:
-    """Return the number and bytes of the history's records after a number."""
-    records, size = connection.execute(
-        "SELECT COUNT(*), CAST(COALESCE(SUM(LENGTH(body)), 0) AS BIGINT) FROM log"
-        " WHERE run_id = ? AND kind = ? AND number > ?",
-        (run, _HISTORY, after),
+def history_bytes(connection: Connection, run: str) -> int:
+    (size,) = connection.execute(
+        "SELECT COALESCE(SUM(bytes), 0) FROM log WHERE run_id = ? AND kind = ?", (run, _HISTORY)
     ).fetchone()
-    return int(records), int(size)
+    return int(size)
 
 
 def history_records(connection: Connection, run: str, after: int = 0) -> int:
-    """Return the number of the history's records after a number."""
     (records,) = connection.execute(
         "SELECT COUNT(*) FROM log WHERE run_id = ? AND kind = ? AND number > ?",
         (run, _HISTORY, after),
@@ -158,7 +138,6 @@ def newest_history(connection: Connection, run: str, *, records: int) -> int:
 
 
 def first_history(connection: Connection, run: str) -> int:
-    """Return the number of the oldest record of the history; 0 without one."""
     (number,) = connection.execute(
         "SELECT COALESCE(MIN(number), 0) FROM log WHERE run_id = ? AND kind = ?", (run, _HISTORY)
     ).fetchone()
@@ -209,20 +188,11 @@ def chosen_span_parts(connection: Connection, run: str) -> Sequence[bytes]:
     return read_log(connection, run, Log.CHOSEN)
 
 
-def read_tables(
-    connection: Connection, run: str, *, before: int | None = None, limit: int = 2_000
-) -> Sequence[TableRow]:
-    """Return the rows with tables among the newest that are still in the journal, newest first.
-
-    Args:
-        connection: Of the journal.
-        run: Its id.
-        before: Only rows with a lower number.
-        limit: The most rows that are looked at.
-    """
-    rows: list[TableRow] = []
-    end = 1 << 62 if before is None else before
-    for _ in range(0, limit, _ROWS_AT_ONCE):
+def read_tables(connection: Connection, run: str) -> Sequence[Row]:
+    """Return the rows with tables among the newest that are still in the journal, newest first."""
+    rows: list[Row] = []
+    end = 1 << 62
+    for _ in range(0, _ROWS_WITH_TABLES, _ROWS_AT_ONCE):
         found = connection.execute(
             "SELECT number, body, crc FROM rows WHERE run_id = ? AND number < ?"
             " ORDER BY number DESC LIMIT ?",
@@ -233,9 +203,7 @@ def read_tables(
         end = found[-1][0]
         for number, body, crc in found:
             if _TABLE_MARK in bytes(body) and checksum(body, run, number) == crc:
-                step, time_ns, _, _, *more = json.loads(body)
-                tables = {key: Table(*table) for key, table in (more or ({},))[0].items()}
-                rows.append(TableRow(number, step, time_ns, tables))
+                rows.append(decode_row(number, bytes(body)))
     return rows
 
 
@@ -276,11 +244,10 @@ class RunOverview:
     """State of one run with one tracker.
 
     Attributes:
-        key: Experiment and trial.
         roles: How the workers of each role stood when rows were made last.
         tracker: Its name, or empty if none has been asked yet.
         rows: How many were made so far.
-        unconfirmed: How many of them the tracker has not confirmed.
+        unconfirmed: Number of rows that the tracker has not confirmed.
         waiting_bytes: Acknowledged batches that are no rows yet.
         state: State of the delivery when it last reported ``error``.
         error: What keeps the tracker from taking rows; empty if nothing does.
@@ -291,8 +258,8 @@ class RunOverview:
         begun_ns: Time of the first commit, by the bridge's clock.
         changed_ns: Time of the last one.
         step: The newest step; None before the first.
-        step_ns: When that was new.
-        made_bytes: What the journal has of it, without the batches that wait, about.
+        step_ns: When the newest step was first reported.
+        made_bytes: Approximate size of the run in the journal, without waiting batches.
         description: Its metadata, with its status and the failures of its workers.
         has_bridge: Whether a bridge uses the journal, as far as is known.
     """
@@ -356,24 +323,13 @@ def state_of(run: RunOverview, standing: Standing, now_ns: int) -> str:
 
 
 def overview(where: Path | Journal) -> Sequence[RunOverview]:
-    """Every run of a journal, in the order of their names.
-
-    Args:
-        where: Directory of a bridge's own journal, or one that bridges share.
-
-    Raises:
-        JournalError: It cannot be read.
-    """
+    """Every run of a journal, in the order of their names."""
     with _opened(where) as connection:
         return read_runs(connection, where if isinstance(where, Path) else None)
 
 
 def removed_runs(where: Path | Journal) -> Mapping[ExperimentKey, int]:
-    """Return the runs that ended and were removed, and when (ns).
-
-    Raises:
-        JournalError: It cannot be read.
-    """
+    """Return the runs that ended and were removed, and when (ns)."""
     with _opened(where) as connection:
         found = connection.execute(
             "SELECT experiment, trial, deleted_ns FROM deleted ORDER BY deleted_ns"
@@ -418,12 +374,7 @@ def looking(directory: Path) -> Iterator[Connection]:
 
 
 def read_runs(connection: Connection, directory: Path | None = None) -> Sequence[RunOverview]:
-    """Every run of a journal, in the order of their names.
-
-    Args:
-        connection: Of the journal.
-        directory: Of the journal, if it is one bridge's own.
-    """
+    """Every run of a journal, in the order of their names."""
     overviews = []
     has_bridge = directory is None or is_in_use(directory)
     for experiment, trial, roles, *columns, body, crc in connection.execute(_QUERY).fetchall():

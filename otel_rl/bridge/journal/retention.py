@@ -64,7 +64,6 @@ class Removed:
 
     @property
     def keys(self) -> Sequence[ExperimentKey]:
-        """All of them."""
         return [*self.too_old, *self.over_share]
 
 
@@ -73,9 +72,8 @@ class _Ended:
     """A run that may go.
 
     Attributes:
-        key: The run.
         changed_ns: When it changed last, by the bridge's clock.
-        size: Bytes of it.
+        size: Bytes of the run in the journal.
     """
 
     key: ExperimentKey
@@ -87,7 +85,6 @@ class Retention:
     """Keeps the data of ended runs within bounds. One thread calls ``turn``.
 
     Args:
-        journal: Where they are.
         trackers: Those that must have every row.
         keep_ns: How long an ended run stays.
         share_of: Bytes that the ended runs of the same tenant may take, and that tenant's name.
@@ -151,7 +148,6 @@ class Retention:
         return one.changed_ns <= now_ns - self._keep_ns
 
     def _ended(self, before_ns: int) -> Sequence[_Ended]:
-        """Ended runs that changed last before that time, the oldest first."""
         with self._journal.read() as connection:
             found = connection.execute(
                 f"SELECT experiment, trial, changed_ns, {MADE} FROM runs"  # noqa: S608  # ours
@@ -187,7 +183,7 @@ class Retention:
 
 
 def delete_run(journal: Journal, key: ExperimentKey, now_ns: int) -> None:
-    """Remove a run as it is, with what waits of it; no bridge may be at work.
+    """Remove a run with its waiting batches, while no bridge uses the journal.
 
     Raises:
         JournalError: The journal is unreachable.
@@ -198,14 +194,7 @@ def delete_run(journal: Journal, key: ExperimentKey, now_ns: int) -> None:
 
 
 def begin_run(connection: Connection, key: ExperimentKey, now_ns: int, *, epoch: int = 0) -> None:
-    """Put a run into the journal, unless it is there; one that was removed goes on where it was.
-
-    Args:
-        connection: In a transaction.
-        key: The run.
-        now_ns: Its time of the last change until there is a commit.
-        epoch: The turn of its owner, see ``Ownership``.
-    """
+    """Put a run into the journal, unless it is there. A removed one keeps its row numbers."""
     run = run_id(key.experiment, key.trial)
     rest = connection.execute(
         "UPDATE deleted SET has_rest = 0 WHERE run_id = ? AND has_rest = 1 RETURNING run_id", (run,)
@@ -224,7 +213,7 @@ def begin_run(connection: Connection, key: ExperimentKey, now_ns: int, *, epoch:
 
 
 def _bury(connection: Connection, run: str, *, lost_ns: int, now_ns: int) -> None:
-    """Put a tombstone in place of a run, and of what is small of it."""
+    """Replace a run and its small tables by a tombstone."""
     connection.execute(
         "INSERT INTO deleted"
         " (run_id, experiment, trial, next_row, lost_ns, deleted_ns, has_rest)"
@@ -238,7 +227,7 @@ def _bury(connection: Connection, run: str, *, lost_ns: int, now_ns: int) -> Non
 
 
 def _remove_rests(journal: Journal) -> None:
-    """Remove what is left of removed runs, in pieces.
+    """Remove the large tables of removed runs, in pieces.
 
     Raises:
         JournalError: The journal is unreachable. The next call goes on.
@@ -251,7 +240,7 @@ def _remove_rests(journal: Journal) -> None:
 
 
 def _remove_piece(connection: Connection, *, run: str) -> bool:
-    """Remove a piece of what is left of a run. Returns whether there may be more."""
+    """Remove a piece of a removed run. Returns whether there may be more."""
     locked = connection.execute(
         "UPDATE deleted SET has_rest = 1 WHERE run_id = ? AND has_rest = 1 RETURNING run_id", (run,)
     ).fetchone()

@@ -60,7 +60,6 @@ class Commit:
     """Changes of one run in a transaction.
 
     Attributes:
-        key: The run.
         rows: New rows, numbered on from the last.
         next_row: The number that the next row will get.
         state: What made them, encoded, to go on from after a restart. Opaque here.
@@ -95,7 +94,6 @@ class PreparedCommit:
     """A commit as bytes, so that the transaction is short.
 
     Args:
-        commit: The changes.
         now_ns: Time of the commit, in nanoseconds since the epoch.
     """
 
@@ -113,11 +111,6 @@ class PreparedCommit:
         )
 
     def store(self, connection: Connection) -> None:
-        """Make the changes in a transaction.
-
-        Raises:
-            LeaseLost: The run belongs to another bridge.
-        """
         commit, run = self._commit, self._run
         is_known = self._change_run(connection)
         if not is_known:  # new, or not ours
@@ -152,7 +145,6 @@ class PreparedCommit:
         )
 
     def use(self, connection: Connection) -> Use:
-        """Return the run's present use of the journal."""
         (waiting, made) = connection.execute(
             f"SELECT {WAITING}, {MADE} FROM runs WHERE run_id = ?",  # noqa: S608  # ours
             (self._run,),
@@ -160,7 +152,7 @@ class PreparedCommit:
         return Use(int(waiting), int(made))
 
     def _change_run(self, connection: Connection) -> bool:
-        """Change the metadata of the run. Returns whether it exists and is ours."""
+        """Update the run's line. Returns False if the run is unknown or another bridge's."""
         commit = self._commit
         changed = connection.execute(
             _CHANGE_RUN,
@@ -200,7 +192,6 @@ class SavedRun:
     lost_ns: int = 0
 
     def log(self, kind: Log) -> Sequence[bytes]:
-        """Return the parts of a log."""
         return self.logs.get(kind, ())
 
 
@@ -208,9 +199,7 @@ class RunStore:
     """The runs of one journal. Any thread may read; one commits.
 
     Args:
-        journal: Where they are.
         max_share: Part of the journal's bound that the rows of one run may take, see ``has_room``.
-        owners: Says which runs this bridge may write.
         clock_ns: Nanoseconds since the epoch, for messages.
         room: Holds tenants to their shares; None where there is one tenant.
     """
@@ -233,7 +222,7 @@ class RunStore:
         self._descriptions: dict[ExperimentKey, Description] = {}
 
     def forget(self, key: ExperimentKey) -> None:
-        """Another bridge changes the run from now on."""
+        """Read the description anew at its next use: another bridge may have changed the run."""
         self._descriptions.pop(key, None)
 
     def commit(self, commits: Sequence[Commit]) -> None:
@@ -297,7 +286,6 @@ class RunStore:
         return [ExperimentKey(experiment, trial) for experiment, trial in found]
 
     def saved(self, key: ExperimentKey) -> SavedRun:
-        """Return the state from which the run resumes."""
         run = run_id(key.experiment, key.trial)
         with self._journal.read() as connection:
             found = connection.execute(
@@ -325,11 +313,9 @@ class RunStore:
         return readable_keys(parts)
 
     def is_ours(self, key: ExperimentKey) -> bool:
-        """Return whether this bridge may write the run now."""
         return self._owners.epoch(key) is not None
 
     def next_row(self, key: ExperimentKey) -> int:
-        """The number that the run's next row will get; 0 for a run that is new."""
         return self._number(key, "next_row")
 
     def rows(self, key: ExperimentKey, *, start: int, limit: int) -> Sequence[Row]:
@@ -373,7 +359,6 @@ class RunStore:
 
     @property
     def identity(self) -> str:
-        """The journal's own, so that a tracker can distinguish its rows from those of another."""
         return self._journal.identity
 
     def _number(self, key: ExperimentKey, expression: str) -> int:

@@ -1,5 +1,6 @@
 """The tables of a journal, of either kind, and the format that they have."""
 
+import re
 import secrets
 import time
 from collections.abc import Container, Sequence
@@ -10,7 +11,7 @@ from otel_rl.bridge.journal.interface import RECORD_BYTES, Connection
 from otel_rl.errors import ConfigError
 from otel_rl.version import __version__
 
-__all__ = ["APPLICATION", "FORMAT", "META_COLUMNS", "Dialect", "identity_of"]
+__all__ = ["APPLICATION", "FORMAT", "META_COLUMNS", "TABLES", "Dialect", "identity_of"]
 
 APPLICATION = "otel-rl"
 """By this name a server of several bridges knows their connections."""
@@ -150,6 +151,9 @@ CREATE TABLE deliveries (
 ){keyed};
 """
 
+TABLES: Final[Sequence[str]] = re.findall(r"CREATE TABLE (\w+)", _TABLES)
+"""Names of the tables that every journal has."""
+
 
 class _Counted(NamedTuple):
     """Bytes of records that a trigger adds to a sum, or takes from it.
@@ -157,7 +161,6 @@ class _Counted(NamedTuple):
     Attributes:
         event: What happens to the records: INSERT or DELETE.
         table: Their table.
-        sums: Table of the sum.
         sum: Its column.
         more: Bytes that a record counts beside its body.
         keys: Columns by which a record finds its sum.
@@ -171,7 +174,6 @@ class _Counted(NamedTuple):
     keys: Sequence[str] = ("run_id",)
 
     def words(self) -> dict[str, str | int]:
-        """Return what differs between the triggers, for the statements of a ``Dialect``."""
         side, sign = ("NEW", "+") if self.event == "INSERT" else ("OLD", "-")
         return self._asdict() | {
             "name": f"{self.event}_on_{self.table}".lower(),
@@ -207,7 +209,7 @@ class Dialect:
         number: Type of a key that counts up by itself; no number is ever given twice.
         of_bytes: Type of a column of bytes.
         keyed: What a table ends with that is stored by its key.
-        trigger: Statements that make a trigger, with the ``words`` of it.
+        trigger: Statements that make a trigger, as templates for ``_Counted.words``.
     """
 
     number: str
@@ -216,7 +218,6 @@ class Dialect:
     trigger: Sequence[str]
 
     def statements(self) -> Sequence[str]:
-        """Return the statements that make the tables of a journal, with a new identity."""
         tables = _TABLES.format(
             number=self.number,
             bytes=self.of_bytes,

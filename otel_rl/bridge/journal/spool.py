@@ -52,8 +52,6 @@ class Spooled:
     """A batch that waits.
 
     Attributes:
-        offset: Its position.
-        batch: What was appended.
         is_damaged: Whether it is not what was appended.
     """
 
@@ -75,7 +73,7 @@ class _ColumnsInMemory:
         self._bytes = 0
 
     def keep(self, batches: Iterable[Batch]) -> None:
-        """Keep what these have, for one call of ``put_in``."""
+        """Keep the columns of batches until ``put_in`` asks for them."""
         with self._lock:
             for batch in batches:
                 if not batch.columns:
@@ -88,7 +86,7 @@ class _ColumnsInMemory:
                     self._bytes += _weight(batch)
 
     def put_in(self, batch: Batch) -> Batch:
-        """Return the batch, with its columns if they are there; they are not kept any longer."""
+        """Return the batch with its columns, if they were kept; they are kept no longer."""
         with self._lock:
             kept = self._remove((batch.experiment, batch.received_ns))
         return batch if kept is None or kept.payload != batch.payload else kept
@@ -112,7 +110,6 @@ class Spool:
     """The batches of one journal. Any thread of any bridge may append; one reads a run.
 
     Args:
-        journal: Where they are.
         max_share: Part of the journal's bound that one experiment may take, with its rows.
         is_shared: Whether those who append are held to shares of the bound. Then it refuses no
             batch before it is exceeded by half: a tenant whose rows are larger than their batches
@@ -156,7 +153,6 @@ class Spool:
         """Do the same as ``append`` without waiting.
 
         Args:
-            batches: Of the request.
             admit: Called with the batches in the transaction, and may refuse them by an error.
             also: Run in the same transaction: all is kept, or nothing is.
 
@@ -196,11 +192,10 @@ class Spool:
         return full
 
     def begin(self, key: ExperimentKey, now_ns: int) -> None:
-        """Keep that there is this run, before its first batch."""
+        """Store that the run exists, before its first batch."""
         self._journal.write(lambda connection: begin_run(connection, key, now_ns))
 
     def waiting(self) -> Sequence[ExperimentKey]:
-        """The experiments that have batches, in the order in which they were first heard of."""
         with self._journal.read() as connection:
             found = connection.execute(
                 "SELECT experiment, trial FROM runs WHERE run_id IN"
@@ -214,7 +209,6 @@ class Spool:
         """The first batches of an experiment, about ``max_bytes``; at least one if there is one.
 
         Args:
-            key: The experiment.
             max_bytes: Size at which the read ends.
             but: Batches that the caller has read already.
         """
@@ -252,7 +246,6 @@ class Spool:
         return None if found is None else self._spooled(key, run, *found)
 
     def in_use(self) -> Mapping[ExperimentKey, Use]:
-        """Bytes of each run that has any."""
         with self._journal.read() as connection:
             found = connection.execute(
                 f"SELECT experiment, trial, {WAITING}, {MADE} FROM runs"  # noqa: S608  # ours
@@ -264,7 +257,6 @@ class Spool:
         }
 
     def pending(self) -> int:
-        """Return the number of waiting batches."""
         with self._journal.read() as connection:
             return int(connection.execute("SELECT COUNT(*) FROM batches").fetchone()[0])
 
@@ -356,13 +348,12 @@ def _first_unread(connection: Connection, run: str, but: Collection[Offset]) -> 
 
 
 class InboxPositions:
-    """Positions in segments by the names of these, which no two workers share."""
+    """Read positions in inbox segments, by the unique name of each segment."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
     def read(self) -> Mapping[str, int]:
-        """Return the positions that are journaled."""
         with self._journal.read() as connection:
             return dict(connection.execute("SELECT segment, position FROM inbox").fetchall())
 

@@ -111,30 +111,24 @@ class SqliteJournal:
 
     @property
     def identity(self) -> str:
-        """Random, made with the file: marks the runs of this journal."""
         return self._identity
 
     @property
     def max_bytes(self) -> int:
-        """The bound that it was given."""
         return self._max_bytes
 
     @property
     def shards(self) -> int:
-        """One: one thread writes."""
         return 1
 
     @property
     def lock_row(self) -> str:
-        """Nothing: one thread writes."""
         return ""
 
     def write(self, function: Callable[[Connection], _T], /) -> _T:
-        """See ``Journal.write``."""
         return self.submit(function).result()
 
     def submit(self, function: Callable[[Connection], _T], /) -> Future[_T]:
-        """See ``Journal.submit``."""
         result: Future[_T] = Future()
         result.set_running_or_notify_cancel()  # a caller that gives up must not stop the thread
         with self._closing:
@@ -173,7 +167,6 @@ class SqliteJournal:
             self._close_readers()
 
     def check_room(self, connection: Connection, n_bytes: int, /) -> None:
-        """See ``Journal.check_room``."""
         if _size(connection) + n_bytes > self._max_bytes:
             raise JournalFull(
                 f"The journal has reached its bound of {self._max_bytes} bytes.",
@@ -182,22 +175,18 @@ class SqliteJournal:
 
     @property
     def problem(self) -> str:
-        """See ``Journal.problem``."""
         return self._presence.problem
 
     @property
     def busy_s(self) -> float:
-        """For how long the disk has kept a commit waiting, and all who wait for it; 0 if none."""
         since_s = self._busy_since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def size(self) -> int:
-        """Bytes in use, of the pages of the database."""
         with self.read() as connection:
             return _size(connection)
 
     def close(self) -> None:
-        """Finish accepted writes, then close. Idempotent."""
         with self._closing:
             if self._closed.is_set():
                 return
@@ -208,7 +197,6 @@ class SqliteJournal:
         self._lock_file.close()
 
     def _check(self) -> None:
-        """Raise JournalGone unless the files are where they were."""
         was_gone = bool(self._presence.problem)
         try:
             self._files.check()
@@ -259,8 +247,6 @@ def _commit(
     """Run a group in one transaction; a failing member does not undo the others.
 
     Args:
-        connection: The writing one.
-        group: Who waits for it.
         check: Raises JournalGone if what is written is not where it will be looked for.
     """
     done: list[Callable[[], None]] = []
@@ -361,10 +347,6 @@ _MIN_PAGES: Final = 64  # in fewer there is hardly room for the schema
 def open_database(path: Path, max_bytes: int) -> tuple[sqlite3.Connection, str]:
     """Open the journal, or make one, with its identity.
 
-    Args:
-        path: Of the database.
-        max_bytes: See ``SqliteJournal``.
-
     Raises:
         ConfigError: Another version wrote to it, or Python's SQLite is too old.
         JournalError: What is there is no journal, or a damaged one.
@@ -399,7 +381,6 @@ def open_database(path: Path, max_bytes: int) -> tuple[sqlite3.Connection, str]:
 
 
 def _prepared(connection: sqlite3.Connection, path: Path, max_bytes: int) -> str:
-    """Set a connection up, make what is missing, and return the identity of the journal."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA foreign_keys=ON")
     connection.execute("PRAGMA synchronous=FULL")
@@ -485,7 +466,6 @@ class OpenFiles:
 
 
 def _on_disk(path: str | Path) -> tuple[int, int] | None:
-    """Return the identity of a file while it is open; None if it is not there."""
     try:
         found = os.stat(path)  # noqa: PTH116  # before each answer; a Path costs as much again
     except OSError:
@@ -494,7 +474,7 @@ def _on_disk(path: str | Path) -> tuple[int, int] | None:
 
 
 class LockFile:
-    """Held as long as the bridge runs; the kernel lets go of it when the process dies."""
+    """Lock that a bridge holds while it runs; the kernel frees it when the process dies."""
 
     def __init__(self, path: Path) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
@@ -514,7 +494,6 @@ class LockFile:
         self._file.flush()
 
     def close(self) -> None:
-        """Let go of the lock. Idempotent."""
         self._file.close()
 
 

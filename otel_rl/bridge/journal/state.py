@@ -120,11 +120,7 @@ def prepared(kept: object) -> Any:
 
 
 def decode(body: bytes, kind: type[_T]) -> _T:
-    """Decode the result of ``encode``.
-
-    Raises:
-        StateRefused: It is something else.
-    """
+    """Decode the result of ``encode``."""
     if body[:1] != _ENVELOPE:
         raise StateRefused(f"it has format {body[0] if body else None}, not {FORMAT}")
     with refusing():
@@ -154,11 +150,7 @@ def compress(raw: bytes) -> bytes:
 
 
 def decompress(body: bytes) -> bytes:
-    """Undo ``compress``. Memory is bounded by the bytes that are stored.
-
-    Raises:
-        StateRefused: It is something else.
-    """
+    """Undo ``compress``. Memory is bounded by the bytes that are stored."""
     raw, rest = _decompress(body, _most_raw(body))
     if rest:
         raise StateRefused("there is more behind its end")
@@ -166,43 +158,27 @@ def decompress(body: bytes) -> bytes:
 
 
 def decompress_each(body: bytes) -> Iterator[bytes]:
-    """Undo ``compress`` of small parts, joined, one at a time.
-
-    Raises:
-        StateRefused: It is something else.
-    """
+    """Undo ``compress`` of small parts, joined, one at a time."""
     while body:
         raw, body = _decompress(body, _MAX_RAW_BYTES)
         yield raw
 
 
 def check_places(groups: int, *kept: Mapping[int, object]) -> None:
-    """Check that the keys are places of groups, of which there are so many.
-
-    Raises:
-        StateRefused: One is not.
-    """
+    """Check that the keys are places of groups, of which there are so many."""
     for of_groups in kept:
         if of_groups and max(of_groups) >= groups:
             raise StateRefused(f"it has values of group {max(of_groups)}, of {groups}")
 
 
 def check_durations(durations_s: Iterable[float]) -> None:
-    """Check that durations in s are finite, in ns too.
-
-    Raises:
-        StateRefused: One is not.
-    """
+    """Check that durations in s are finite, in ns too."""
     if not all(math.isfinite(one * 1e9) for one in durations_s):
         raise StateRefused("it has a duration that is not finite")
 
 
 def check_json(kept: object) -> None:
-    """Check that a value is one of JSON.
-
-    Raises:
-        StateRefused: It is something else, such as bytes or a date.
-    """
+    """Check that a value is one of JSON."""
     if isinstance(kept, Mapping):
         for key, one in kept.items():
             if not isinstance(key, str):
@@ -236,7 +212,6 @@ def _plain(kept: object) -> object:
 
 
 def _restored(kind: type, kept: object) -> object:
-    """Undo ``_plain``."""
     if kind is not array or not isinstance(kept, bytes) or kept[:1] not in {b"q", b"d"}:
         raise ValueError("it has something else where a column of numbers should be")
     column: array[int] | array[float] = array(kept[:1].decode())
@@ -292,7 +267,6 @@ _DECODER = msgspec.json.Decoder()
 
 
 def encode_row(row: Row) -> bytes:
-    """Encode a row without its number."""
     values = row.values if isinstance(row.values, dict) else dict(row.values)
     fields: list[object] = [row.step, row.time_ns, row.policy_version, values]
     if row.tables or row.labels or row.attempt > 1 or row.replaces:
@@ -303,7 +277,6 @@ def encode_row(row: Row) -> bytes:
 
 
 def decode_row(number: int, body: bytes) -> Row:
-    """Undo ``encode_row``."""
     try:
         fields = _DECODER.decode(body)
     except msgspec.DecodeError:
@@ -339,7 +312,6 @@ def fast_json(record: object, numbers: Iterable[float]) -> bytes | None:
 
 
 def encode_description(description: Description) -> bytes:
-    """Encode a description as JSON."""
     return json.dumps(dataclasses.asdict(description), separators=(",", ":")).encode()
 
 
@@ -365,16 +337,11 @@ def read_description(key: ExperimentKey, body: bytes, crc: int) -> Description:
 
 
 def encode_keys(keys: Iterable[KeySpec]) -> bytes:
-    """Return one part."""
     return compress(encode([*keys]))
 
 
 def decode_keys(body: bytes) -> Sequence[KeySpec]:
-    """Undo ``encode_keys``.
-
-    Raises:
-        StateRefused: It is something else.
-    """
+    """Undo ``encode_keys``."""
     return decode(decompress(body), list[KeySpec])
 
 

@@ -143,7 +143,6 @@ def integer(written: str | None) -> int | None:
 
 
 def step_of(attributes: Iterable[KeyValue]) -> int | None:
-    """Return the training step that the attributes name, or None."""
     for attribute in attributes:
         if attribute.key == names.RL_LOOP_ITERATION:
             value = attribute.value

@@ -103,23 +103,20 @@ class PointRules(Protocol):
 
     @property
     def mark(self) -> object:
-        """What an identity is marked with that these rules have accepted."""
+        """Value that marks identities which these rules have accepted."""
 
     @property
-    def earliest_ns(self) -> int:
-        """Earliest time."""
+    def earliest_ns(self) -> int: ...
 
     @property
-    def latest_ns(self) -> int:
-        """Latest time."""
+    def latest_ns(self) -> int: ...
 
     @property
     def short_bytes(self) -> int:
-        """Size of an exemplar, or of a point's attributes."""
+        """Size of an exemplar, or of a point's attributes, below which it has no fault."""
 
     @property
-    def max_exemplars(self) -> int:
-        """Number of a point's exemplars."""
+    def max_exemplars(self) -> int: ...
 
     def are_sound(self, metric: Metric, kind: str) -> bool:
         """Return whether no point of a histogram or a summary has a fault."""
@@ -138,7 +135,6 @@ class Columns(Sequence[Point]):
         series: Identity of each.
         steps: None for a time-driven one.
         times_ns: Of the measurements.
-        values: The measurements.
         starts_ns: See ``Covered``; 0 for none.
         ends_ns: See ``Covered``; 0 if a measurement is known again by its time and step, and
             ``REPEATED``.
@@ -158,7 +154,6 @@ class Columns(Sequence[Point]):
 
     @classmethod
     def of(cls, points: Iterable[Point]) -> "Columns":
-        """Return columns of points."""
         found = cls()
         for point in points:
             if not isinstance(point, Measurements) or len(point.values) > 1:
@@ -181,7 +176,6 @@ class Columns(Sequence[Point]):
         start_ns: int,
         end_ns: int,
     ) -> None:
-        """Add a row."""
         self.series.append(series)
         self.steps.append(step)
         self.times_ns.append(time_ns)
@@ -190,7 +184,6 @@ class Columns(Sequence[Point]):
         self.ends_ns.append(end_ns)
 
     def rows(self) -> Iterator[tuple[Series, int | None, int, float, int, int]]:
-        """Yield the rows: series, step, time, value, start and end."""
         return zip(
             self.series,
             self.steps,
@@ -202,7 +195,6 @@ class Columns(Sequence[Point]):
         )
 
     def part(self, start: int, end: int) -> "Columns":
-        """Return the points from one place to another."""
         n = len(self.series)
         if start <= 0 and end >= n + len(self.others):
             return self
@@ -244,7 +236,6 @@ class Columns(Sequence[Point]):
         return place, size
 
     def latest_ns(self) -> int:
-        """Return the latest time of a point; 0 if there is none."""
         return max(max(self.times_ns, default=0), max(map(_latest_ns, self.others), default=0))
 
 
@@ -304,9 +295,8 @@ class _Waiting:
     """Points that are to be read together.
 
     Attributes:
-        n: Their number.
         gauges: Of gauges, serialized.
-        owners: Of each of them.
+        owners: Scope and metric of each gauge point.
         others: Other metrics with their kind, and points of theirs.
     """
 
@@ -327,7 +317,6 @@ class ResourceReading:
         is_checked: Whether each item was checked, so that what is new is sound.
 
     Attributes:
-        sender: Its sender.
         beat_ns: The latest time of a gauge point without a value, as far as it was read; 0 if there
             is none.
         points: Number of points that were read, those without a value included.
@@ -578,12 +567,7 @@ class ResourceReading:
             )
 
     def _rows(self, points: Sequence[bytes], *, has_measurements: bool) -> Iterator[_Row]:
-        """Read number points, in their order.
-
-        Args:
-            points: Serialized.
-            has_measurements: Whether exemplars are measurements, as those of gauges are.
-        """
+        """Read number points, in their order."""
         runs: dict[tuple[int, bytes], list[int]] = {}
         for place, one in enumerate(points):
             runs.setdefault((len(one), one[FIRST_TAGS]), []).append(place)
@@ -705,11 +689,7 @@ def _pieces(points: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def read_resources(payload: bytes, now_ns: int) -> Iterator[ResourceReading]:
-    """Yield the resources of an accepted request.
-
-    Raises:
-        DecodeError: It cannot be parsed.
-    """
+    """Yield the resources of an accepted request."""
     for part in RawMetrics.FromString(payload).resource_metrics:
         yield ResourceReading(part, identified(part.resource.SerializeToString()), now_ns)
 

@@ -32,7 +32,6 @@ class StepSum(NamedTuple):
 
     Attributes:
         step: The step; None only says that there will be sums of steps.
-        value: Growth of the counter.
         begun_ns: Begin of the step; 0 if unknown.
         time_ns: End of the step, or of a piece of it; 0 if the sender gives none.
         covers: Recognises a repeat: those of a series tile time.
@@ -50,12 +49,8 @@ class StepDistribution:
     """What a histogram measured in one step, or in a piece of it.
 
     Attributes:
-        step: The step.
         time_ns: Time of the last measurement.
         count: Number of measurements.
-        total: Their sum.
-        minimum: The smallest.
-        maximum: The largest.
         buckets: See ``HistogramPoint``.
         covers: Recognises a repeat.
     """
@@ -71,11 +66,7 @@ class StepDistribution:
 
 
 def step_sums(exemplars: Sequence[bytes]) -> Iterator[StepSum]:
-    """Yield the sums of steps among the exemplars of a sum's point, of any sender.
-
-    Raises:
-        DecodeError: An exemplar cannot be parsed.
-    """
+    """Yield the sums of steps among the exemplars of a sum's point, of any sender."""
     for serialized in exemplars:
         if _SHARE not in serialized:
             continue
@@ -95,7 +86,6 @@ def step_sums(exemplars: Sequence[bytes]) -> Iterator[StepSum]:
 
 
 def _before(end_ns: int, duration_ns: int) -> int:
-    """Return the time that is a duration earlier; 0 if that is no time."""
     return end_ns - duration_ns if 0 < duration_ns < end_ns else 0
 
 
@@ -107,7 +97,6 @@ def step_distributions(
     They are all measurements in steps if one of them has a number; else they are samples.
 
     Args:
-        exemplars: Of the point.
         start_ns: Time of the series' point before, as the points of such a sender tile time.
         end_ns: Time of the point.
 
@@ -149,7 +138,6 @@ def _part(start_ns: int, end_ns: int, place: int, parts: int) -> Covered | None:
 
 
 def _count(exemplar: bytes) -> int:
-    """Return the number of measurements that an exemplar stands for."""
     for one in Exemplar.FromString(exemplar).filtered_attributes:
         if one.key == names.OTEL_RL_STEP_COUNT:
             return one.value.int_value

@@ -45,11 +45,7 @@ class ExemplarColumns(NamedTuple):
 
 
 def read_exemplars(exemplars: Sequence[bytes]) -> ExemplarColumns:
-    """Read serialized exemplars.
-
-    Raises:
-        DecodeError: One of them cannot be parsed.
-    """
+    """Read serialized exemplars."""
     if len(set(map(len, exemplars))) == 1:
         return _read_run(exemplars)
     times_ns: list[int] = []
@@ -113,7 +109,6 @@ _last: list[_Steps] = [_Steps((), ())]
 
 
 def _steps(attributes: Sequence[bytes]) -> Sequence[int | None]:
-    """Return the step in each of these attributes of one length."""
     last = _last[0]
     if last.attributes == attributes:
         return last.steps

@@ -56,7 +56,6 @@ class Identity:
     """Identity of the points of a metric with certain attributes.
 
     Attributes:
-        series: Of the points.
         scale: Factor from the values that are sent, of a metric under the name of its program.
         is_level: Whether a gauge under such a name is an up-down counter.
         sound_for: Rules that have accepted it; None if none have yet.
@@ -75,7 +74,6 @@ class Scope:
     """A scope of a sender, with the identities in it. Any thread may use it.
 
     Attributes:
-        sender: The sender.
         known: Its identities, by the arguments of ``identity``.
         size: Its memory in bytes, about.
         sound_for: The rules that have accepted it; None if none have yet.
@@ -102,9 +100,6 @@ class Scope:
         """Return the identity of points, mostly the same object each time.
 
         Args:
-            name: Of the metric.
-            unit: Of the metric.
-            instrument: Kind of the metric.
             data: See ``Series``.
             attributes: Serialized, without the step: else each step would be another series.
 
@@ -161,7 +156,6 @@ class Identified:
     """A resource, with the scopes in it. Any thread may use it.
 
     Attributes:
-        sender: The sender.
         experiment: That it names; None if it names none.
         sound_for: The rules that have accepted it; None if none have yet.
     """
@@ -178,11 +172,7 @@ class Identified:
         self._scopes: dict[bytes, Scope] = {}
 
     def scope(self, serialized: bytes) -> Scope:
-        """Return a scope, mostly the same object each time.
-
-        Raises:
-            DecodeError: It cannot be parsed.
-        """
+        """Return a scope, mostly the same object each time."""
         found = self._scopes.get(serialized)
         if found is None:
             found = Scope(self.sender, serialized)
@@ -195,11 +185,10 @@ class Identified:
 
     @property
     def key(self) -> bytes:
-        """The serialized resource."""
         return self._key
 
     def measured(self) -> int:
-        """Return its memory in bytes, about; with too much of it, forget the scopes first."""
+        """Return the bytes of the resource in memory; scopes beyond a bound are forgotten first."""
         size = self._bytes + sum([scope.size for scope in [*self._scopes.values()]])
         if size <= _MAX_RESOURCE_BYTES:
             return size
@@ -242,16 +231,12 @@ _resources = _Resources()
 
 
 def identified(resource: bytes) -> Identified:
-    """Return a serialized resource, mostly the same object each time.
-
-    Raises:
-        DecodeError: It cannot be parsed.
-    """
+    """Return a serialized resource, mostly the same object each time."""
     return _resources.of(resource)
 
 
 def measure(resource: Identified) -> None:
-    """Account for what a resource has grown by, once its points are read."""
+    """Account for the memory that a resource has grown by, once its points are read."""
     _resources.measure(resource)
 
 
@@ -274,9 +259,6 @@ class _Translated(NamedTuple):
     """What the points of a scraped metric are in the registry.
 
     Attributes:
-        name: The metric's name.
-        unit: The metric's unit.
-        attributes: Of the points.
         scale: Factor of their values; histograms in the rules have the registry's unit.
         is_level: Whether it is an up-down counter, which Prometheus does not tell from a gauge.
     """
@@ -334,5 +316,4 @@ def _reduction(scope: InstrumentationScope) -> Reduction | None:
 
 
 def serialized(attributes: Iterable[KeyValue]) -> Sequence[bytes]:
-    """Return each of the attributes, serialized."""
     return [attribute.SerializeToString() for attribute in attributes]

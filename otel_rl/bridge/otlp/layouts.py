@@ -63,7 +63,7 @@ class Layouts:
     Args:
         numbers: Tags of numbers of eight bytes, and their formats of ``struct``. Each stands for
             itself in a message; those of one name are alternatives, of which it has one at most.
-        names: Names of these tags.
+        names: Name of each tag of a number.
         required: Names without which a message is left to protobuf.
         texts: Tags of fields with a length that are read.
         skipped: Tags of fields with a length that are not.

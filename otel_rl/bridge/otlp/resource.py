@@ -32,7 +32,6 @@ class Sender:
     """Resource as the bridge reads it. Equal by identity, so that it is a cheap key.
 
     Attributes:
-        worker: The process.
         host: ``host.name``, possibly empty.
         pid: ``process.pid``; None without one.
         exact: Whether it is a worker of otel_rl: its exemplars are complete, and the points of a

@@ -122,7 +122,6 @@ class _Marks:
     Attributes:
         phase: Empty for none.
         phase_class: Empty for none.
-        step: The training step.
         is_foreign_step: Whether it is one training step, by another program's name.
     """
 

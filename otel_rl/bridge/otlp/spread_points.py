@@ -52,16 +52,7 @@ def spread_points(
     sender: Sender,
     now_ns: int,
 ) -> Iterator[HistogramPoint | SummaryPoint]:
-    """Yield the points of a histogram, of either kind, or of a summary.
-
-    Args:
-        metric: Of a view.
-        kind: The field of its data.
-        points: Its points, or some of them.
-        find: Finds their series.
-        sender: Their sender.
-        now_ns: Time of points without one.
-    """
+    """Yield the points of a histogram, of either kind, or of a summary."""
     is_scaled, data = kind == "exponential_histogram", _DATA[kind]
     temporality = Temporality.CUMULATIVE
     if kind != "summary":
@@ -117,9 +108,6 @@ def covered(sender: Sender, start_ns: int, end_ns: int, *, tiles: bool) -> Cover
     """Return the key that recognises a repeat of a point, see ``Covered``.
 
     Args:
-        sender: The sender.
-        start_ns: As sent.
-        end_ns: As sent.
         tiles: Whether its start moves with each point of the series; with steps, of each step.
     """
     if not end_ns:
@@ -128,7 +116,6 @@ def covered(sender: Sender, start_ns: int, end_ns: int, *, tiles: bool) -> Cover
 
 
 def temporality_of(value: AggregationTemporality.ValueType) -> Temporality:
-    """Return the temporality of a metric."""
     is_delta = value == _DELTA
     return Temporality.DELTA if is_delta else Temporality.CUMULATIVE
 
@@ -204,8 +191,6 @@ def _scaled_layout(
     """Return the layout of an exponential histogram.
 
     Args:
-        scale: Of the point.
-        zero_threshold: Of the point.
         below: Offset and number of the buckets below zero.
         above: The same of those above.
     """

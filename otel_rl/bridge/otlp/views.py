@@ -33,7 +33,7 @@ _NUMBERS = frozenset({"Gauge.data_points", "Sum.data_points"})
 
 
 def _view(raw: Collection[str], *types: type[Message]) -> Sequence[type[Message]]:
-    """Return types whose fields of these names, perhaps with their message's, are bytes."""
+    """Return message types in which the named fields are bytes, not parsed messages."""
     pool = DescriptorPool()
     for module in (common_pb2, resource_pb2, metrics_pb2, metrics_service_pb2):
         file = FileDescriptorProto()

@@ -70,7 +70,6 @@ class Answer:
     """Answer to a sender whose request was not taken.
 
     Attributes:
-        http: HTTP status.
         grpc: gRPC status.
         outcome: How the request is counted.
     """
@@ -81,12 +80,10 @@ class Answer:
 
     @property
     def is_retryable(self) -> bool:
-        """Return whether the sender should retry the same request."""
         return self.grpc is GrpcCode.UNAVAILABLE
 
     @property
     def code(self) -> int:
-        """Return the gRPC status as a number, as in ``google.rpc.Status``."""
         return self.grpc.value
 
 
@@ -113,7 +110,6 @@ NOT_FOUND = Answer(404, GrpcCode.UNIMPLEMENTED, Outcome.NOT_FOUND)
 
 
 def answer_to(error: BaseException) -> Answer:
-    """Return the answer to a request that ended in ``error``."""
     for ancestor in type(error).__mro__:
         if issubclass(ancestor, OtelRLError) and ancestor in ANSWERS:
             return ANSWERS[ancestor]
@@ -172,7 +168,6 @@ class Overflow:
                     self._owed[key, instance] = (before + points, first)
 
     def take(self, batches: Sequence[Batch]) -> Told:
-        """Remove and return the pending report for the senders of a request."""
         if not self._owed:
             return 0, ""
         with self._lock:
@@ -197,7 +192,6 @@ class Overflow:
 
 
 def _senders(batches: Iterable[Batch]) -> Sequence[tuple[ExperimentKey, str]]:
-    """Yield the workers of a request, each once. Only resources are parsed."""
     found: dict[tuple[ExperimentKey, str], None] = {}
     for batch in batches:
         if batch.signal is Signal.METRICS:

@@ -47,8 +47,6 @@ _CLIENT_CLOSED: Final = 499  # nginx's code for a closed request; it is never se
 
 
 class _Media(StrEnum):
-    """Media types of OTLP/HTTP."""
-
     PROTOBUF = "application/x-protobuf"
     JSON = "application/json"
 
@@ -62,7 +60,6 @@ def create_app(
     """Create the application: ``POST`` to each of ``PATHS``, and ``GET /healthz``.
 
     Args:
-        intake: Takes the requests.
         routes: Further ones, with other paths, that do not block.
         takes_exports: False for a server without ``PATHS``.
     """
@@ -102,7 +99,6 @@ def create_app(
 
 
 def create_health_app(intake: IngestPipeline) -> ASGIApp:
-    """Create an application that answers ``GET /healthz`` and nothing else."""
     return Starlette(routes=[_health(intake)])
 
 
@@ -110,7 +106,7 @@ def _health(intake: IngestPipeline) -> BaseRoute:
     """Return the route that answers 200, or 503 with the problem of the bridge."""
 
     async def answer(_request: Request) -> Response:
-        problem = intake.problem()
+        problem = intake.storage.problem()
         status = 503 if problem else 200
         return Response(f"{problem or 'ok'}\n", status, media_type="text/plain")
 
@@ -134,7 +130,6 @@ class _Head(NamedTuple):
 
     @classmethod
     def of(cls, scope: Scope) -> Self:
-        """Read the headers of an ASGI scope."""
         headers = dict(reversed(scope["headers"]))
         authorization = headers.get(b"authorization")
         media = headers.get(b"content-type", b"").decode("latin-1")
@@ -146,11 +141,7 @@ class _Head(NamedTuple):
 
     @property
     def encoding(self) -> str:
-        """Return one of ``body.ENCODINGS``.
-
-        Raises:
-            MalformedRequest: It is another one.
-        """
+        """Return one of ``body.ENCODINGS``."""
         encoding = self.content_encoding or "identity"
         if encoding not in body.ENCODINGS:
             msg = f"Content-Encoding {encoding[:40]!r} is not known."
@@ -166,7 +157,6 @@ class _Exports:
         self._limits = intake.limits
 
     async def __call__(self, signal: Signal, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request of a signal."""
         response = await self._answered(signal, scope, receive)
         await response(scope, receive, send)
 
@@ -239,7 +229,6 @@ class _Others:
         return _failed(media, self._intake, error)
 
     async def refuse_head(self, request: Request) -> Response:
-        """Answer a request whose head is too large."""
         await self._drain(request)
         error = MalformedRequest(f"The headers are over {MAX_HEAD_BYTES} bytes.")
         return _failed(_Head.of(request.scope).media, self._intake, error)
@@ -294,11 +283,7 @@ def _head_bytes(scope: Scope) -> int:
 
 
 async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
-    """Yield the pieces of a body.
-
-    Raises:
-        ClientDisconnect: The sender has gone.
-    """
+    """Yield the pieces of a body."""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":

@@ -76,12 +76,6 @@ def decompress(body: bytes, encoding: str, *, max_bytes: int, held: Held) -> byt
 
     Takes time in proportion to input and output. Releases the interpreter; any thread may call it.
 
-    Args:
-        body: Bytes as received.
-        encoding: One of ``ENCODINGS``.
-        max_bytes: Bound of the result.
-        held: The result is added to it as it grows.
-
     Raises:
         RequestTooLarge: The result is larger, or the body is over 1,024 concatenated gzip streams.
         MalformedRequest: The body does not have this encoding, or is cut off.

@@ -27,8 +27,6 @@ class Experiments:
         max_experiments: Bound on known and new ones together.
         in_use: Returns the experiments with data in memory or in the journal. Called at first, and
             at most once a second when the bound is reached: some may have ended.
-        clock_s: Monotonic clock, in seconds.
-        shares: Share of each token.
     """
 
     def __init__(
@@ -53,7 +51,7 @@ class Experiments:
         self.begin(in_use)
 
     def begin(self, in_use: Callable[[], Collection[ExperimentKey]]) -> None:
-        """Know the experiments in use, by ``in_use`` from now on. Before the first request."""
+        """Use ``in_use`` from now on. Call before the first request."""
         self._in_use = in_use
         self._asked_s = self._clock_s()
         self._set_known(in_use())
@@ -73,7 +71,6 @@ class Experiments:
                             self._used[self._owners.pop(key)] -= 1
 
     def knows(self, key: ExperimentKey) -> bool:
-        """Return whether part of ``key`` was kept."""
         with self._lock:
             return key in self._known
 
@@ -86,7 +83,6 @@ class Experiments:
         return self._shares.owner_of(key) if owner is None else owner
 
     def keep(self, keys: Iterable[ExperimentKey]) -> None:
-        """Mark ``keys`` as known: part of them is durable."""
         with self._lock:
             for key in keys:
                 self._known.add(key)
@@ -158,7 +154,6 @@ class Newcomers:
 
     Args:
         experiments: The known ones.
-        token: Token of the request.
 
     Attributes:
         named: Experiments that the request names and that are admitted.
@@ -174,5 +169,4 @@ class Newcomers:
         return self._experiments._name(key, self._token, self.named)  # noqa: SLF001  # the two are one idea
 
     def keep(self, keys: Iterable[ExperimentKey]) -> None:
-        """Mark ``keys`` as known: part of them is durable."""
         self._experiments.keep(keys)

@@ -43,7 +43,6 @@ class _Account:
         self._beyond = 0
 
     def most(self, token: str) -> int:
-        """Return what a token gets if no other has any."""
         return self._own_of(token) + self._common
 
     def fits(self, token: str, n: int, *, is_common_free: bool = True) -> bool:
@@ -115,7 +114,6 @@ class Gate:
 
     @property
     def waiting(self) -> int:
-        """Return the number of requests that wait."""
         return self._waiting
 
     def ask(self, sender: Sender, n: int = 1) -> Turn:
@@ -155,9 +153,6 @@ class Gate:
         """Wait for a turn, and run a function in a thread; its end also ends the turn.
 
         Args:
-            sender: Whose turn it is.
-            n: Size of the request.
-            threads: Where the function runs.
             function: Runs to its end, also if its caller is cancelled.
         """
         turn = await self.wait(sender, n)
@@ -274,7 +269,6 @@ class Held:
         self.bytes += n
 
     def release(self) -> None:
-        """Hold nothing any more."""
         n, self.bytes = self.bytes, 0
         self._in_flight._add(self._token, -n)  # noqa: SLF001  # as above
 

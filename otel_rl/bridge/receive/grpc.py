@@ -74,10 +74,7 @@ class GrpcServer:
     messages in memory. A call uses no message memory before its token was checked.
 
     Args:
-        intake: Takes the requests.
-        host: Address to listen on.
         port: 0 picks a free one.
-        tls: Encrypts, if given.
 
     Raises:
         ConfigError: The address cannot be bound.
@@ -105,7 +102,7 @@ class GrpcServer:
         self._address = f"{host}:{self._calls.port}"
         danger = exposure(
             host,
-            wants_token=intake.wants_token,
+            wants_token=intake.tokens.are_needed,
             has_tls=tls is not None,
             is_mutual=tls is not None and tls.is_mutual,
         )
@@ -114,11 +111,9 @@ class GrpcServer:
 
     @property
     def address(self) -> str:
-        """Return the address as ``host:port``."""
         return self._address
 
     def start(self) -> None:
-        """Begin to answer."""
         self._loop_thread.run(self._calls.start())
 
     def stop(self, grace_s: float = 5.0) -> None:
@@ -141,11 +136,7 @@ class GrpcServer:
 
 
 async def _serve(intake: IngestPipeline, host: str, port: int, tls: Tls | None) -> "_Calls":
-    """Bind the port, on the loop that will answer.
-
-    Raises:
-        RuntimeError: The port cannot be bound.
-    """
+    """Bind the port, on the loop that will answer."""
     server = grpc.aio.server(options=_options(intake.limits))
     calls = _Calls(intake, server)
     try:
@@ -171,19 +162,17 @@ class _Calls:
         self._has_started = False
         self._loop = asyncio.get_running_loop()
         self._reading = Gate(
-            lambda token: intake.share_of(token, limits.max_concurrent_requests),
+            lambda token: intake.tokens.shares.of(token, limits.max_concurrent_requests),
             max_waiting=_CALLS_PER_CONNECTION * limits.max_connections,
         )
         self._storing: set[asyncio.Task[Validated]] = set()
         server.add_generic_rpc_handlers([self._handlers(signal) for signal in SERVICES])
 
     async def start(self) -> None:
-        """Begin to answer."""
         self._has_started = True
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """See ``GrpcServer.stop``."""
         if not self._has_started:
             await self._server.start()  # a server that never started keeps its port
         await self._server.stop(grace_s)
@@ -210,7 +199,6 @@ class _Calls:
         return export_response(signal, admitted).SerializeToString()
 
     async def _take(self, signal: Signal, grant: Grant | None, context: _Context) -> Validated:
-        """Wait for the message, and store it."""
         sender = token_of(grant), *peer_of_call(context.peer())
         try:
             message = await self._message(sender, context)
@@ -302,7 +290,6 @@ class _Calls:
             return await self._intake.taken(signal, message, grant, sender=sender[:2])
 
     def _count_failure(self, storing: "asyncio.Task[Validated]") -> None:
-        """Count the failure of a request whose call has ended."""
         error = None if storing.cancelled() else storing.exception()
         if isinstance(error, Exception):
             self._intake.answer(error, Where.GRPC)
@@ -325,15 +312,12 @@ class _LoopThread:
 
     @property
     def is_running(self) -> bool:
-        """Return whether the loop runs."""
         return self._thread.is_alive()
 
     def run(self, doing: Coroutine[object, object, _T]) -> _T:
-        """Run a coroutine on the loop and wait for its result."""
         return asyncio.run_coroutine_threadsafe(doing, self._loop).result()
 
     def stop(self) -> None:
-        """End the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 

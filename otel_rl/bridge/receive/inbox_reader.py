@@ -45,18 +45,7 @@ class Keep(Protocol):
 
     def __call__(
         self, batches: Sequence[Batch], positions: Mapping[str, int], removed: Sequence[str], /
-    ) -> None:
-        """Keep them.
-
-        Args:
-            batches: Of requests.
-            positions: By the name of a segment.
-            removed: Segments whose positions nobody asks for any more.
-
-        Raises:
-            JournalError: Nothing was kept.
-        """
-        ...
+    ) -> None: ...
 
 
 class _Worker(NamedTuple):
@@ -82,7 +71,6 @@ class InboxReader:
 
     Args:
         inboxes: Directories, of one run on one or several hosts.
-        intake: Takes the requests.
         keep: Makes their batches durable.
         positions: Returns what was given to ``keep`` before.
 
@@ -115,7 +103,6 @@ class InboxReader:
         self._thread = threading.Thread(target=self._run, name="otel-rl-inbox", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._positions.update(self._journaled())
         self._thread.start()
 
@@ -177,7 +164,6 @@ class InboxReader:
         return has_read
 
     def _part(self, standing: Mapping[_Worker, bool | None]) -> None:
-        """Forget the workers that have gone, of which everything is read."""
         for worker, lives in standing.items():
             if not lives:
                 self.was_killed = lives is False
@@ -196,16 +182,7 @@ class InboxReader:
         return room < _READ_BYTES
 
     def _read_segment(self, path: Path, room: int, *, is_whole: bool) -> int:
-        """Read a part of a segment.
-
-        Args:
-            path: Of the segment.
-            room: Number of bytes to read, but a record is read as a whole.
-            is_whole: Whether nothing more will be written to it.
-
-        Returns:
-            The number of bytes that were read.
-        """
+        """Read a part of a segment."""
         begin = position = self._positions.get(path.name, 0)
         try:
             for record in records(path, begin, room):

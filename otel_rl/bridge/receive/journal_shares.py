@@ -32,11 +32,8 @@ class JournalShares:
     room freed in between counts from the next answer.
 
     Args:
-        shares: Share of each token.
-        max_bytes: Bound of the journal.
         in_use: Returns the bytes of each run; called at most once a second.
         owner_of: Returns the token of an experiment.
-        clock_s: Monotonic clock, in seconds.
     """
 
     def __init__(
@@ -63,7 +60,6 @@ class JournalShares:
 
     @property
     def is_shared(self) -> bool:
-        """See ``Room.is_shared``."""
         return self._shares.are_needed
 
     def take(self, batches: Sequence[Batch]) -> None:
@@ -89,7 +85,6 @@ class JournalShares:
             self._since += sizes
 
     def is_left(self, key: ExperimentKey, /) -> bool:
-        """See ``Room.is_left``."""
         if not self.is_shared:
             return True
         self._ask_if_due()
@@ -98,7 +93,6 @@ class JournalShares:
             return self._made[token] < self._shares.of(token, self._max_bytes)
 
     def check(self, uses: Mapping[ExperimentKey, Use], /) -> None:
-        """See ``Room.check``."""
         grown: Counter[str] = Counter()
         for key, use in uses.items():
             grown[self._owner_of(key)] += use.total - self._known(key).total
@@ -109,7 +103,6 @@ class JournalShares:
                     raise _full(token, used, share)
 
     def made(self, uses: Mapping[ExperimentKey, Use], /) -> None:
-        """See ``Room.made``."""
         for key, use in uses.items():
             token, before = self._owner_of(key), self._known(key)
             with self._lock:

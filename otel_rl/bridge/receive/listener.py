@@ -28,9 +28,6 @@ class BoundedListener(socket.socket):
     """Accepts at most ``max_connections`` at a time. Used by one thread.
 
     Args:
-        family: As for ``socket.socket``.
-        kind: As for ``socket.socket``.
-        protocol: As for ``socket.socket``.
         max_connections: Open at once.
         farewell: Bytes sent to a refused connection before it is closed; may be empty.
         on_refused: Called for each connection that is refused, or closed for another.
@@ -75,12 +72,7 @@ class BoundedListener(socket.socket):
         return accepted, peer
 
     def set_busy(self, number: int, *, is_busy: bool) -> None:
-        """Mark whether a connection has a complete request that is being answered.
-
-        Args:
-            number: The connection's file descriptor.
-            is_busy: A busy connection is not closed for another one.
-        """
+        """Mark whether a connection has a complete request that is being answered."""
         if is_busy:
             self._busy.add(number)
         else:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome, Refusal, Where
@@ -16,18 +16,17 @@ from otel_rl.bridge.receive.answers import UNFORESEEN, Answer, Overflow, answer_
 from otel_rl.bridge.receive.experiments import Experiments, Newcomers
 from otel_rl.bridge.receive.gate import Gate, Held, InFlight, Sender
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.parsing.partial_json import parse_json_partially
+from otel_rl.bridge.receive.parsing.otlp_json import parse_json
 from otel_rl.bridge.receive.refused_items import MAX_MESSAGE_BYTES, shorten
-from otel_rl.bridge.receive.senders import RefusedSenders
-from otel_rl.bridge.receive.signal_specs import SIGNALS
-from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens, TokenShares, token_of
+from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest
+from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens, token_of
 from otel_rl.bridge.receive.validation.rules import Problem
 from otel_rl.bridge.receive.validation.sanitize import Admission
 from otel_rl.bridge.receive.validation.validate import Validated, validate, validate_known
 from otel_rl.errors import Unauthenticated
 from otel_rl.records import Batch, ExperimentKey, Signal
 
-__all__ = ["IngestPipeline"]
+__all__ = ["IngestPipeline", "Storage"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,67 +51,69 @@ _LOG_INTERVAL_S = 60.0  # a sender retries every second; its error is worth one 
 
 
 class _Round(threading.local):
-    """A round of an event loop, which has a thread of its own.
+    """One round of the event loop of a server.
 
     Attributes:
-        spent_s: Time that it has spent on reading requests.
+        spent_s: Time that the round has spent on reading requests.
     """
 
     spent_s = 0.0
 
     def end(self) -> None:
-        """Begin the next one."""
         self.spent_s = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where the batches of requests go.
+
+    Attributes:
+        keep: Makes the batches of a request durable, and says so by its future, which is not
+            cancelled. Where it cannot, that is JournalFull or JournalClosed; the sender then
+            retries.
+        problem: Returns why nothing is stored until an operator acts; empty if all is well.
+        name: Returns the run that a sender's run is here; None where each is the sender's.
+    """
+
+    keep: Callable[[Sequence[Batch]], Future[None]]
+    problem: Callable[[], str] = str
+    name: Callable[[ExperimentKey], ExperimentKey] | None = None
+
+
 class IngestPipeline:
-    """Takes requests from any thread and hands validated batches to ``accept``.
+    """Takes requests from any thread and hands validated batches to the storage.
 
     One for all servers of a bridge, so that its bounds hold for all of them together.
 
     Args:
-        accept: Makes the batches of a request durable, and says so by its future, which is not
-            cancelled. Where it cannot, that is JournalFull or JournalClosed; the sender then
-            retries.
-        limits: Bounds on requests.
-        counters: Counts every request and its items.
-        clock_ns: The bridge's own clock.
         tokens: Known tokens; without it no token is required.
-        experiments: Bounds their number.
+        experiments: Bounds the number of experiments.
         overflow: Points that were dropped after their request was answered.
-        problem: Returns why the bridge accepts nothing until an operator acts; empty if it does.
-        shares: Share of each token of the bounds.
-        name: Returns the run that a sender's run is here; None where each is the sender's.
     """
 
     def __init__(
         self,
-        *,
-        accept: Callable[[Sequence[Batch]], Future[None]],
+        storage: Storage,
         limits: ReceiveLimits,
         counters: Counters,
+        *,
         clock_ns: Callable[[], int] = time.time_ns,
         tokens: Tokens | None = None,
         experiments: Experiments | None = None,
         overflow: Overflow | None = None,
-        problem: Callable[[], str] = str,
-        shares: TokenShares | None = None,
-        name: Callable[[ExperimentKey], ExperimentKey] | None = None,
     ) -> None:
-        self.problem = problem
-        self._name = name
-        self._names: dict[ExperimentKey, ExperimentKey] = {}
+        self.storage = storage
         self.limits = limits
-        self._accept = accept
+        self.tokens = tokens or Tokens(AuthSettings())
+        self._names: dict[ExperimentKey, ExperimentKey] = {}
         self._counters = counters
         self._clock_ns = clock_ns
-        self._tokens = tokens or Tokens(AuthSettings())
         self._overflow = overflow or Overflow()
+        shares = self.tokens.shares
         self._experiments = experiments or Experiments(limits.max_experiments, shares=shares)
-        self._shares = shares or TokenShares(AuthSettings())
         self._in_flight = InFlight(
             limits.max_in_flight_bytes,
-            self._shares,
+            shares,
             # The largest request is held both compressed and decompressed.
             for_all_bytes=2 * limits.max_body_bytes,
         )
@@ -123,53 +124,30 @@ class IngestPipeline:
         )
         self._storing: set[Future[None]] = set()
         self._round = _Round()
-        self._refused = RefusedSenders()
         # _lock guards _next_log_s.
         self._lock = threading.Lock()
         self._next_log_s: dict[str, float] = {}  # by kind of line
 
     def settle(self) -> None:
-        """Wait for the requests that are being stored."""
         wait([*self._storing])
 
     def close(self) -> None:
-        """End the threads; the servers have stopped."""
         self._threads.shutdown()
 
-    @property
-    def wants_token(self) -> bool:
-        """Return whether a request needs a bearer token."""
-        return self._tokens.are_needed
-
-    def grant(self, authorization: str | None) -> Grant | None:
-        """Return the grant of an ``Authorization`` header; None if no token is required.
-
-        Raises:
-            Unauthenticated: It has no known token.
-        """
-        return self._tokens.grant(authorization)
-
     def grant_to(self, host: str, target: str, authorization: str | None) -> Grant | None:
-        """Do the same as ``grant`` for an export, and log who has no known token.
-
-        Args:
-            host: Address of the peer.
-            target: What it has called.
-            authorization: See ``grant``.
-
-        Raises:
-            Unauthenticated: It has no known token.
-        """
+        """Return the grant of an export, see ``Tokens.grant``, and log who has no known token."""
         try:
-            return self.grant(authorization)
+            return self.tokens.grant(authorization)
         except Unauthenticated as exc:
-            if line := self._refused.line(host, target, exc.args[0]):
-                _log.warning("%s", line)
+            if self._may_log("unauthenticated"):
+                _log.warning(
+                    "A request from %s to %s is refused: %s Its sender loses the data, and so may "
+                    "others; see `otel-rl help security`.",
+                    host,
+                    target,
+                    exc.args[0],
+                )
             raise
-
-    def share_of(self, token: str, bound: int) -> int:
-        """Return the part of a bound that a token has."""
-        return self._shares.of(token, bound)
 
     def hold(self, grant: Grant | None = None) -> AbstractContextManager[Held]:
         """Account for a request's bytes in flight until the end of the block."""
@@ -228,8 +206,7 @@ class IngestPipeline:
             this_round.spent_s += time.perf_counter() - begun_s
 
     async def _stored(self, batches: Sequence[Batch]) -> None:
-        """Wait until the batches are durable."""
-        storing = self._accept(batches)
+        storing = self.storage.keep(batches)
         self._storing.add(storing)
         storing.add_done_callback(self._storing.discard)
         try:
@@ -251,10 +228,6 @@ class IngestPipeline:
         Its items are counted once it is durable, so a retry after an error is not counted twice.
 
         Args:
-            signal: Signal of the request.
-            payload: The request, as protobuf or JSON.
-            grant: Grant of the sender.
-            is_json: Whether it is JSON.
             accept: Takes its batches, in place of what makes them durable.
 
         Raises:
@@ -268,7 +241,7 @@ class IngestPipeline:
             runs, admitted = self._read(signal, payload, now_ns, admission, is_json=is_json)
             if admitted.batches:
                 if accept is None:
-                    self._accept(admitted.batches).result()
+                    self.storage.keep(admitted.batches).result()
                 else:
                     accept(admitted.batches)
                 newcomers.keep(runs)
@@ -283,32 +256,20 @@ class IngestPipeline:
         *,
         is_json: bool,
     ) -> tuple[Sequence[ExperimentKey], Validated]:
-        """Parse and validate a request; see ``_named``."""
-        if not is_json:
-            return self._named(validate(signal, payload, self.limits, now_ns, admission))
-        found = parse_json_partially(SIGNALS[signal], payload, max_objects=self._max_objects)
-        return self._named(
-            validate(
-                signal,
-                found.request,
-                self.limits,
-                now_ns,
-                admission,
-                unreadable=found.unreadable,
-            )
-        )
+        request: ExportRequest | bytes = payload
+        if is_json:
+            request = parse_json(signal, payload, max_objects=self._max_objects)
+        return self._named(validate(signal, request, self.limits, now_ns, admission))
 
     def _named(self, validated: Validated) -> tuple[Sequence[ExperimentKey], Validated]:
-        """Return the runs of a request, under the names of both sides, and the outcome here.
-
-        A run is named once, which may wait for the disk.
-        """
+        """Return the runs of a request, by both sides' names, and the renamed result."""
         sent = dict.fromkeys(batch.experiment for batch in validated.batches)
-        if self._name is None:
+        name = self.storage.name
+        if name is None:
             return [*sent], validated
         for key in sent:
             if key not in self._names:
-                self._names[key] = self._name(key)
+                self._names[key] = name(key)
         names = self._names
         if all(names[key] == key for key in sent):
             return [*sent], validated
@@ -331,11 +292,9 @@ class IngestPipeline:
         return replace(admitted, dropped_earlier=points, message=message)
 
     def count(self, outcome: Outcome) -> None:
-        """Count a request that never reached ``take``."""
         self._counters.add(Counter.REQUESTS, reason=outcome)
 
     def count_failure(self, where: Where) -> None:
-        """Count an unexpected exception."""
         self._counters.add(Counter.EXCEPTIONS, reason=where)
 
     def answer(self, error: BaseException, where: Where) -> tuple[Answer, str]:
@@ -359,7 +318,7 @@ class IngestPipeline:
         Raises:
             InDoubt: It is none.
         """
-        if not self._experiments.knows(key) or (self._name and key not in self._names):
+        if not self._experiments.knows(key) or (self.storage.name and key not in self._names):
             raise InDoubt
         return grant.problem(key) if grant is not None else None
 

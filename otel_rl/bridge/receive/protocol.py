@@ -45,7 +45,7 @@ _CLOSING_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SenderBounds:
-    """Timeouts of every connection of a server, and who is told of what happens on it.
+    """Timeouts of every connection of a server, and the functions that are told of events.
 
     Attributes:
         header_timeout_s: From the first byte of a request, or from the connection if it is the
@@ -67,13 +67,6 @@ class BoundedProtocol(HttpToolsProtocol):
     """Parses a bounded part of a sender's data, and the rest when its answer is due.
 
     Closes connections that are too slow to send headers or to read answers.
-
-    Args:
-        config: For uvicorn's protocol.
-        server_state: For uvicorn's protocol.
-        app_state: For uvicorn's protocol.
-        _loop: For uvicorn's protocol.
-        bounds: Timeouts, and who is told.
     """
 
     def __init__(
@@ -135,17 +128,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._update_busy()
 
     def pause_writing(self) -> None:
-        """Start the timeout of the answer."""
         super().pause_writing()
         self._answer.start()
 
     def resume_writing(self) -> None:
-        """Stop the timeout: the sender has read its answers."""
         self._answer.stop()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all timeouts."""
         for deadline in (self._headers, self._answer, self._closing):
             deadline.stop()
         super().connection_lost(exc)
@@ -153,13 +143,12 @@ class BoundedProtocol(HttpToolsProtocol):
     # What uvicorn calls
 
     def shutdown(self) -> None:
-        """End the connection, after the request that it has, if any."""
+        """End the connection, after the request in progress."""
         super().shutdown()
         if self.transport.is_closing():
             self._closing.start()
 
     def on_response_complete(self) -> None:
-        """End an answer; the next request may have arrived already."""
         super().on_response_complete()
         if self.transport.is_closing():
             return
@@ -170,7 +159,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._update_busy()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer input that is not HTTP."""
         if not self._is_answering:  # otherwise the application counts the request
             self._bounds.count(Outcome.MALFORMED)
         super().send_400_response(msg)
@@ -183,19 +171,16 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin a request."""
         if self.parser.should_upgrade():
             return  # it is parsed again without the offer
         self._pending_bytes, self._is_in_head = 0, False
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body."""
         self._pending_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request; the next one may follow at once."""
         if self.parser.should_upgrade():
             return
         self._pending_bytes, self._is_in_head = 0, True
@@ -235,13 +220,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _is_answering(self) -> bool:
-        """Return whether a request has begun and is not answered."""
         cycle: RequestResponseCycle | None = self.cycle
         return bool(self.pipeline) or (cycle is not None and not cycle.response_complete)
 
     @property
     def _is_stored(self) -> bool:
-        """Return whether a request is complete and not answered."""
         if self.pipeline:
             return True
         return self._is_answering and not self.cycle.more_body
@@ -294,7 +277,7 @@ class _Deadline:
 
 
 class _Flow(FlowControl):
-    """Reads on only when ``may_read`` says that nothing waits that was read before."""
+    """Flow control that resumes reading only while ``may_read`` allows it."""
 
     def __init__(self, transport: asyncio.Transport, may_read: Callable[[], bool]) -> None:
         super().__init__(transport)

@@ -68,7 +68,6 @@ class Refusals:
             self._examples.setdefault((self._unit, reason), detail)
 
     def add_exemplars(self, reason: Refusal, detail: str, n: int) -> None:
-        """Count ``n`` exemplars left out of a point that is accepted."""
         self.exemplars[reason] = self.exemplars.get(reason, 0) + n
         self._examples.setdefault(("exemplars", reason), detail)
 
@@ -88,7 +87,6 @@ class Refusals:
 def by_reason(
     of_runs: Mapping[tuple[ExperimentKey | None, Refusal], int],
 ) -> Mapping[Refusal, int]:
-    """Return the refused items by reason, over all runs."""
     refused: dict[Refusal, int] = {}
     for (_, reason), n in of_runs.items():
         refused[reason] = refused.get(reason, 0) + n

@@ -44,10 +44,7 @@ class HttpServer:
     final; ``start`` begins to answer. Connections made in between wait.
 
     Args:
-        intake: Takes the requests.
-        host: Address to listen on.
         port: 0 picks a free one.
-        tls: Encrypts, if given.
         grpc: OTLP/gRPC address as ``host:port``, for gRPC clients that connect here by mistake.
         routes: Of pages beside OTLP, that do not block.
         is_health_only: Answer ``GET /healthz`` and nothing else.
@@ -75,7 +72,7 @@ class HttpServer:
         self._address = _address_of(self._socket)
         danger = exposure(
             host,
-            wants_token=intake.wants_token,
+            wants_token=intake.tokens.are_needed,
             has_tls=tls is not None,
             is_mutual=tls is not None and tls.is_mutual,
         )

@@ -44,12 +44,9 @@ class SignalSpec:
     """Terms of OTLP and counters of the bridge for one signal.
 
     Attributes:
-        request: Request message.
-        response: Response message.
         items: Items of a request, in the plural.
         resources: Field of ``request`` that holds the items by resource.
         rejected: Field of ``partial_success`` that counts refused items.
-        accepted_counter: Counts accepted items.
         refused_counter: Counts refused items, by reason.
         item_types: Full names of the item messages.
         markers: Byte strings, one of which is in every item that the bridge keeps. Empty if it

@@ -48,7 +48,7 @@ class TlsSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What was read, and the context of HTTP that is made of it."""
+    """Contents of the TLS files, and the SSL context of HTTP."""
 
     certificate: bytes
     key: bytes = field(repr=False)
@@ -187,14 +187,7 @@ def listens_on_loopback(host: str) -> bool:
 
 
 def exposure(host: str, *, wants_token: bool, has_tls: bool, is_mutual: bool) -> str:
-    """Describe what is wrong with a server on ``host``, as a sentence; empty if nothing is.
-
-    Args:
-        host: Address that the server listens on.
-        wants_token: Whether requests need a bearer token.
-        has_tls: Whether connections are encrypted.
-        is_mutual: Whether senders need a certificate.
-    """
+    """Describe what is wrong with a server on ``host``, as a sentence; empty if nothing is."""
     if is_loopback(host):
         return ""
     # As /etc/hosts has it on many machines for their own name.

@@ -41,7 +41,6 @@ def read_secret(setting: str, path: Path) -> bytes:
 
     Args:
         setting: Name of the setting, for the error.
-        path: The file.
 
     Raises:
         ConfigError: It cannot be read, or all users of the machine can. Never quotes its content.
@@ -196,11 +195,15 @@ class Tokens:
     Args:
         settings: Names the tokens or the files that hold them.
 
+    Attributes:
+        shares: Parts of the bridge's bounds that belong to each token.
+
     Raises:
         ConfigError: A file cannot be used, or a token is given twice.
     """
 
     def __init__(self, settings: AuthSettings) -> None:
+        self.shares = TokenShares(settings)
         self._settings = settings
         self._known = _read(settings)
 

@@ -77,7 +77,6 @@ class ArchivedWorker:
     """Worker of the run, as far as its values identify it.
 
     Attributes:
-        worker: The process.
         first_ns: Time of its first value.
         last_ns: Time of its last one.
         shared: Its series of steps' shares.
@@ -94,9 +93,8 @@ class ArchiveFiles:
     """Files of one run.
 
     Attributes:
-        key: The run.
         files: Sorted, at least one.
-        values: In all of them.
+        values: Number of values in all files.
     """
 
     key: ExperimentKey
@@ -105,7 +103,6 @@ class ArchiveFiles:
 
     @property
     def directory(self) -> Path:
-        """Return where the files are."""
         return self.files[0].parent
 
     @property
@@ -115,11 +112,6 @@ class ArchiveFiles:
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
     def workers(self) -> Sequence[ArchivedWorker]:
-        """Return the workers of the run.
-
-        Raises:
-            JournalError: A file cannot be read.
-        """
         found: dict[Worker, ArchivedWorker] = {}
         for file in self.files:
             table = _read(file, [*_SERIES, "time"])
@@ -137,11 +129,7 @@ class ArchiveFiles:
         return [*found.values()]
 
     def points(self) -> Iterator[TimedPoint]:
-        """Yield every value, in the order of time.
-
-        Raises:
-            JournalError: A file cannot be read.
-        """
+        """Yield every value, in the order of time."""
         known: dict[tuple[Any, ...], Series] = {}
         waiting: pa.Table | None = None
         begins = sorted((_begin_ns(file), file) for file in self.files)
@@ -168,7 +156,6 @@ def archives_below(
     """Yield every run with files in this directory, or in one below it at any depth.
 
     Args:
-        directory: To look in.
         on_fault: Called for each run that is left out, because a file of it cannot be read.
     """
     for place in sorted({file.parent for file in directory.rglob("*.parquet")}):
@@ -283,12 +270,6 @@ def archived_run(
 ) -> StoredRun:
     """Make the rows of a run.
 
-    Args:
-        files: Of the run.
-        journal: An empty one, for the rows.
-        settings: Rules of the rows.
-        goes_on: Called with the share of the values that is read; False ends the work.
-
     Raises:
         JournalError: A file cannot be read, there is no room for the rows, or ``goes_on`` is False.
     """
@@ -309,8 +290,6 @@ def archived_run(
 
 
 class _Counted:
-    """Iterates over points and counts them."""
-
     def __init__(self, points: Iterator[TimedPoint]) -> None:
         self._points = points
         self.count = 0
@@ -369,7 +348,7 @@ def _joined(timed: Iterator[TimedPoint], beat: Covered) -> Iterator[Point]:
 
 
 def _announced_share(series: Series) -> Point:
-    """Return a share without a step: it announces others."""
+    """Return a step share without a step, which announces that further shares will come."""
     delta = Temporality.DELTA
     if series.instrument is Instrument.HISTOGRAM:
         buckets = Buckets.of(())

@@ -56,26 +56,17 @@ class ReadOnlyJournal:
         self.identity = str(identity)
 
     def write(self, function: Callable[[Connection], _T], /) -> _T:
-        """Refuse it.
-
-        Raises:
-            JournalClosed: Always.
-        """
         raise JournalClosed(f"{function} may not write: the journal is only read.")
 
     def submit(self, function: Callable[[Connection], _T], /) -> Future[_T]:
-        """Refuse it, see ``write``."""
         raise JournalClosed(f"{function} may not write: the journal is only read.")
 
     def read(self) -> AbstractContextManager[Connection]:
-        """See ``Journal.read``."""
         return looking(self._directory)
 
-    def check_room(self, connection: Connection, n_bytes: int, /) -> None:
-        """There is no room: nothing is written."""
+    def check_room(self, connection: Connection, n_bytes: int, /) -> None: ...
 
     def size(self) -> int:
-        """Nothing is written."""
         return 0
 
     def close(self) -> None:
@@ -86,13 +77,11 @@ class StoredRun:
     """A run in a journal, under its own or another name, see ``RowSource``.
 
     Args:
-        store: The runs of the journal.
         stored: Name of the run there.
         identity: Marks its rows; default: that of the journal, so that its bridge and a replay
             are the same.
 
     Attributes:
-        stored: As given.
         end: Number of its rows; later ones are left to another replay.
         first: Number of the first row that the journal still has.
         identity: See ``RowSource``.
@@ -111,29 +100,23 @@ class StoredRun:
         self._description = store.description(stored)
 
     def rows(self, _: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
-        """See ``RowSource``."""
         return self._store.rows(
             self.stored, start=start, limit=max(0, min(limit, self.end - start))
         )
 
     def keys(self, _: ExperimentKey, /) -> Sequence[KeySpec]:
-        """See ``RowSource``."""
         return self._store.keys(self.stored)
 
     def is_ours(self, _: ExperimentKey, /) -> bool:
-        """Nothing is written to the journal."""
         return True
 
     def next_row(self, _: ExperimentKey, /) -> int:
-        """See ``RowSource``."""
         return self.end
 
     def description(self, _: ExperimentKey, /) -> Description:
-        """See ``RowSource``."""
         return self._description
 
     def has_room(self, _: ExperimentKey, /) -> bool:
-        """Nothing is written to the journal."""
         return True
 
 
@@ -153,7 +136,6 @@ class Replay:
     """One run on its way to one tracker. ``run`` works; any thread may ask for ``status``.
 
     Args:
-        source: The run.
         key: Its name in the tracker.
         settings: Of the delivery.
         patience_s: Seconds without progress after which an unavailable tracker is given up.
@@ -187,7 +169,6 @@ class Replay:
         return status
 
     def status(self) -> RunStatus | None:
-        """Return how far it is; None before it began."""
         return next(iter(self._delivery.status()), None)
 
     def kill(self) -> None:
@@ -232,14 +213,7 @@ class Replayed:
     def has(
         self, directory: Path | None, tracker: str, key: ExperimentKey, mark: tuple[int, str]
     ) -> bool:
-        """Return whether the run was finished at the tracker with this number of rows and status.
-
-        Args:
-            directory: Of the journal; None for one that has no directory.
-            tracker: Its name.
-            key: Name of the run there.
-            mark: Number of rows, and status of the run.
-        """
+        """Return whether the tracker has finished the run with this number of rows and status."""
         if directory is None or not self._enabled:
             return False
         with self._lock:
@@ -248,7 +222,6 @@ class Replayed:
     def note(
         self, directory: Path | None, tracker: str, key: ExperimentKey, mark: tuple[int, str]
     ) -> None:
-        """Remember that it is."""
         if directory is None:
             return
         path = directory / _FILE

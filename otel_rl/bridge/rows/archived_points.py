@@ -107,12 +107,6 @@ class ArchivedPoints:
         self._details: list[ArchivedDetail] = []
 
     def measured(self, number: int, measured: Measurements) -> None:
-        """Add measurements.
-
-        Args:
-            number: Number of the stream.
-            measured: Measurements of the stream.
-        """
         times_ns, steps = measured.times_ns, measured.steps
         length = len(times_ns)
         if length == 1:
@@ -133,15 +127,7 @@ class ArchivedPoints:
         values: Sequence[float],
         steps: Sequence[int | None],
     ) -> None:
-        """Add a measurement of each of some streams, as ``measured`` does.
-
-        Args:
-            numbers: Numbers of the streams.
-            series: Series of the streams.
-            times_ns: Time of each measurement.
-            values: The measurements.
-            steps: Step of each.
-        """
+        """Add a measurement of each of some streams, as ``measured`` does."""
         if len(self._values) >= _PART_VALUES:
             self._end_part()
         order, known, n = self._order, self._known, len(numbers)
@@ -159,13 +145,11 @@ class ArchivedPoints:
         self._values.extend(values)
 
     def counted(self, number: int, point: SumPoint) -> None:
-        """Add a point of a counter."""
         kind = _SHARE if point.is_share else _KINDS[point.temporality]
         self._add(number, point.series, point.start_ns, kind, point.time_ns, point.step)
         self._values.append(point.value)
 
     def distributed(self, number: int, point: HistogramPoint) -> None:
-        """Add a point of a histogram."""
         kind = _SHARE if point.is_share else _KINDS[point.temporality]
         self._add(number, point.series, point.start_ns, kind, point.time_ns, point.step)
         self._details.append(
@@ -182,7 +166,6 @@ class ArchivedPoints:
         self._values.append(0.0)
 
     def summarized(self, number: int, point: SummaryPoint) -> None:
-        """Add a point of a summary."""
         cumulative = _KINDS[Temporality.CUMULATIVE]
         self._add(number, point.series, point.start_ns, cumulative, point.time_ns, point.step)
         self._details.append(

@@ -48,7 +48,6 @@ class WorkOverTime(Stored):
             raise StateRefused(f"it has work in parts of 2**{self.shift} ns")
 
     def add(self, time_ns: int, seconds: float) -> None:
-        """Add work that ended at a time."""
         place = time_ns >> self.shift
         self.parts[place] = self.parts.get(place, 0.0) + seconds
         if len(self.parts) > _MAX_PARTS:
@@ -111,17 +110,10 @@ class Place(Stored, eq=False):
 
     @property
     def last_ns(self) -> int:
-        """Return the last sign of life."""
         return max(self.begun_ns, self.exported_ns, self.phase_ns)
 
     def exported(self, event_ns: int, *, is_first: bool, is_held: bool) -> None:
-        """Record an export, after its phases.
-
-        Args:
-            event_ns: Its time.
-            is_first: Whether it is the first of a process.
-            is_held: See the attribute.
-        """
+        """Record an export, after its phases. ``is_first``: of this process."""
         if is_first:
             has_phases = self.phase_ns > self.exported_ns
             self.starting_ns = 0 if has_phases else event_ns
@@ -135,11 +127,7 @@ class Place(Stored, eq=False):
         self.is_held = is_held
 
     def spent(self, until_ns: int) -> tuple[float, float, float]:
-        """Return wall time, productive time and overhead, in seconds.
-
-        Args:
-            until_ns: Last sign of the role.
-        """
+        """Return wall time, productive time and overhead, in seconds."""
         end_ns = max(self.last_ns, until_ns) if self.is_held else self.last_ns
         wall_s = (end_ns - self.begun_ns) / _NS_PER_S
         busy_s = self.productive_s + self.overhead_s
@@ -154,7 +142,6 @@ class Places(Stored):
     """Places of a role, by label, the oldest first.
 
     Attributes:
-        of: The places.
         past: Wall time, productive time and overhead of forgotten ones, in seconds.
     """
 
@@ -220,7 +207,6 @@ class ThrownAway(Stored):
     counted: dict[str, Number] = field(default_factory=dict)
 
     def count(self, group: Group, growth: float) -> None:
-        """Add the growth of a worker's counter."""
         if group.name not in _COUNTED or not 0 < growth < float("inf"):
             return
         self._add(group.name, growth)
@@ -277,7 +263,6 @@ class _Role(Stored):
     """Account of a role.
 
     Attributes:
-        places: Places of its workers.
         has_work: Whether a phase of work was reported, and not only steps and waits: there are
             frameworks that report no more.
         worked_s: Productive seconds by kind of work.
@@ -378,14 +363,12 @@ class Goodput(Stored, dict=True):
                 role.worked(place, stream.group, kind, seconds=seconds, time_ns=time_ns)
 
     def counted(self, group: Group, growth: float) -> None:
-        """Take the growth of any counter."""
         self._away.count(group, growth)
 
     def exported(self, worker: WorkerState, event_ns: int, *, is_held: bool) -> None:
         """Take an export, after its points and before its worker's state does.
 
         Args:
-            worker: The worker that has sent the export.
             event_ns: Its time by the worker's clock; 0 if unknown.
             is_held: Whether its place stays its own while it is silent: it has an index, by which
                 its replacement gets the same place, and has not reported its end.
@@ -397,19 +380,14 @@ class Goodput(Stored, dict=True):
             found[1].exported(event_ns, is_first=not worker.first_ns, is_held=is_held)
 
     def left(self, worker: WorkerState) -> None:
-        """Take a worker's report of its end: nothing holds its place any more."""
+        """Record that a worker reported its end, so that its place is no longer held."""
         role = self._roles.get(worker.role)
         place = None if role is None else role.places.of.get(worker.label)
         if place is not None:
             place.is_held = False
 
     def follow(self, attempts: Sequence[Attempt], steps: ValueTimeline) -> None:
-        """Roll back for attempts that are new.
-
-        Args:
-            attempts: The last ones, in order.
-            steps: First time of each step, of all attempts.
-        """
+        """Roll back for attempts that are new."""
         for attempt in attempts:
             if attempt.number > self._attempt:
                 self._attempt = attempt.number
@@ -434,7 +412,6 @@ class Goodput(Stored, dict=True):
         Of a run with one role, only the run's.
 
         Args:
-            now_ns: The bridge's clock.
             is_over: Whether this may be the last row: do not wait.
         """
         if not is_over and 0 <= now_ns - self._written_ns < _EVERY_NS:

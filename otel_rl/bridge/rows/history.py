@@ -40,12 +40,7 @@ class SpanSteps:
     def of(
         self, spans: Sequence[SpanRecord], step_at: Callable[[int], int | None]
     ) -> Iterator[tuple[SpanRecord, int]]:
-        """Yield each span with its step.
-
-        Args:
-            spans: New spans of one message.
-            step_at: Returns the step in progress at a time in ns; None where no metric tells it.
-        """
+        """Yield each span with its step."""
         by_id: Mapping[bytes, SpanRecord] = {}
         if any(span.step is None for span in spans):
             by_id = {span.span_id: span for span in spans}
@@ -81,14 +76,14 @@ class SpanSteps:
                 del ends[: _MAX_ENDS // 2]
 
     def _at(self, span: SpanRecord) -> int:
-        """Return the step in progress when a span ended, by its own role, else by the loop."""
+        """Return the step of its own role, or else of the loop, in which a span ended."""
         ends = self._ends.get(span.role) or self._ends.get(self._loop) or []
         place = bisect_right(ends, span.end_ns, key=lambda one: one[0])
         return ends[place - 1][1] if place else 0
 
 
 def _of_span_around(span: SpanRecord, by_id: Mapping[bytes, SpanRecord]) -> int | None:
-    """Return the step of a span, or of the nearest one around it."""
+    """Return the step of a span, or of the nearest enclosing span that has one."""
     around: SpanRecord | None = span
     for _ in range(_MAX_DEPTH):
         if around is None or around.step is not None:
@@ -124,7 +119,7 @@ class KeptHistory(Stored):
     """The history that is stored.
 
     Attributes:
-        parts: Newest time and bytes of its records, some of them together.
+        parts: Newest time and bytes of each record, or of merged records.
         forgotten_ns: No history up to this time, by ``newest_ns``, is needed any more.
     """
 
@@ -139,7 +134,6 @@ class HistoryWriter:
         kept: What the journal has; None for a new run.
 
     Attributes:
-        measured: Measurements of the open record.
         kept: What is stored.
     """
 
@@ -211,7 +205,7 @@ class HistoryWriter:
             self._lags[worker] = min(lag_s, self._lags.get(worker, lag_s))
 
     def placed(self, worker: WorkerState, host: str, pid: int | None) -> None:
-        """Record the host of a worker, and its process id there, as far as an export tells them."""
+        """Record the host of a worker and its process id there, where an export has them."""
         before_host, before_pid = worker.place
         place = host or before_host, before_pid if pid is None else pid
         if place != worker.place:
@@ -233,7 +227,6 @@ class HistoryWriter:
             self._rows.append(RowFacts(step, time_ns, kept, attempt, replaces))
 
     def explained(self, step: StepFacts) -> None:
-        """Record an explained step."""
         self._steps.append(step)
 
     def take(
@@ -249,19 +242,7 @@ class HistoryWriter:
         status: str = "",
         attempt: int = 1,
     ) -> HistoryRecords | None:
-        """Return the records since the last time, if that was a while ago.
-
-        Args:
-            now_ns: The bridge's clock.
-            step: The step in progress.
-            workers: All known workers.
-            names: Their names, by their instance.
-            max_bytes: Bound of the stored history; the oldest is forgotten.
-            everything: Do not wait.
-            failures: The last failures of workers.
-            status: Status of the run, by its workers.
-            attempt: The attempt in progress.
-        """
+        """Return the records since the last time, if that was a while ago."""
         news = [one for one in failures if one not in self._reported[0]]
         has_ended = status not in {"", ExperimentStatus.RUNNING, self._reported[1]}
         returned = self._returned(workers)
@@ -339,7 +320,6 @@ class HistoryWriter:
 
 
 def _phase_of(span: SpanRecord) -> str:
-    """Return the phase of a span for a diagnosis: one for each tool."""
     return span.name if span.name.startswith(TOOL_SPAN) else span.phase or span.name
 
 

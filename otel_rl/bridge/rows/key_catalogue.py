@@ -81,7 +81,6 @@ class KeyCatalogue:
                 self._add(_described(key, axis, find(key), (sources or {}).get(key)))
 
     def note_texts(self, keys: Iterable[str], axis: str) -> None:
-        """Describe the new keys of texts."""
         for key in keys:
             if key not in self._known:
                 tier = Tier.BASIC if key in _SENT_TEXTS else Tier.FULL
@@ -90,12 +89,10 @@ class KeyCatalogue:
                 )
 
     def take(self) -> list[KeySpec]:
-        """Return the keys described since the last call."""
         new, self._new = self._new, []
         return new
 
     def restore(self, keys: Iterable[KeySpec]) -> None:
-        """Restore stored keys."""
         self._known.update(one.key for one in keys)
 
     def _add(self, spec: KeySpec) -> None:

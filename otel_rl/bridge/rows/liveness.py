@@ -37,7 +37,6 @@ class FailureLog(Stored):
     _failures: list[tuple[Int64, WorkerFailure]] = field(default_factory=list)
 
     def add(self, since_ns: int, failure: WorkerFailure) -> None:
-        """Add a failure of a worker whose last sign was at ``since_ns``."""
         self._failures.append((since_ns, failure))
         del self._failures[:-_MAX_FAILURES]
 
@@ -53,7 +52,6 @@ class FailureLog(Stored):
         """Record that the place of a failed worker is taken, by another or the same process.
 
         Args:
-            role: Role of the worker.
             since_ns: Its last sign before the failure.
             now_ns: When its place was taken.
             by_same: Whether the same process has taken it.
@@ -104,7 +102,7 @@ def failure_of(departure: Departure, state: WorkerState) -> WorkerFailure:
 
 
 def last_error(state: WorkerState) -> WorkerFailure | None:
-    """Return the error that has left the worker's last step; None if it has made another since."""
+    """Return the error of the worker's last step; None if the worker has made a later step."""
     error = state.error
     if error is None or error.step is None:
         return None
@@ -123,11 +121,7 @@ def replacements(workers: Mapping[Worker, WorkerState]) -> Mapping[str, "Replace
 
 
 class Replacements:
-    """Possible replacements within a role, each used once.
-
-    Args:
-        workers: Workers of the role that live or have left.
-    """
+    """Possible replacements within a role, each used once."""
 
     def __init__(self, workers: Sequence[tuple[Worker, WorkerState]]) -> None:
         self._by_index: dict[int | None, list[WorkerState]] = {}
@@ -135,7 +129,6 @@ class Replacements:
             self._by_index.setdefault(worker.index, []).append(state)
 
     def successor(self, worker: Worker, state: WorkerState) -> WorkerState | None:
-        """Return the replacement of a worker since its last export."""
         states = self._by_index.get(worker.index, [])
         place = bisect_right(states, state.received_ns, key=lambda one: one.first_ns)
         while place < len(states):
@@ -162,14 +155,13 @@ class RoleLiveness(Stored):
     """State of a role. Its living workers are in the table of workers.
 
     Attributes:
-        announced: Largest number of workers that one of them has reported.
+        announced: Largest number of workers that any worker has announced.
         left: Indexes of workers that left with an exit report.
         left_without_index: Number of workers without an index that left so.
         vacancies: Places of failed workers without a replacement.
         failures: Number of failed workers.
         recovery_ns: Time that the last replacement took; None before the first.
         silent: Number of workers that were gone at the end of the run without an exit report.
-        standing: Result of the last ``look``.
         gaps: Times from the last sign of a failed worker to the first one of its replacement, for
             ``take_dips``.
     """
@@ -185,7 +177,6 @@ class RoleLiveness(Stored):
     gaps: list[tuple[Int64, Int64]] = field(default_factory=list)
 
     def failed(self, index: int | None, since_ns: int) -> None:
-        """Record a failed worker: its place is vacant."""
         if index is not None:
             self.left.discard(index)
         self.vacancies.append(_Vacancy(index, since_ns))
@@ -209,7 +200,7 @@ class RoleLiveness(Stored):
         return False
 
     def let_go(self, index: int | None, state: WorkerState) -> None:
-        """Record a worker that is not expected any more."""
+        """Record that a worker has ended in order."""
         state.standing = WorkerStanding.LEFT
         if index is None:
             self.left_without_index += 1
@@ -217,7 +208,7 @@ class RoleLiveness(Stored):
             self.left.add(index)
 
     def arrived(self, worker: Worker, state: WorkerState, now_ns: int) -> int | None:
-        """Return the last sign of the failed worker that it replaces; None if there is none."""
+        """Return the last sign of the failed worker that this one replaces, if any."""
         # It may be gone again before the next check.
         self.announced = max(self.announced, worker.count or 0)
         if worker.index is not None:
@@ -233,7 +224,6 @@ class RoleLiveness(Stored):
         return None
 
     def recovered(self, since_ns: int, now_ns: int) -> None:
-        """Record a replacement: when it came, and the last sign of the failed worker."""
         self.recovery_ns = now_ns - since_ns
         self.gaps.append((since_ns, now_ns))
         del self.gaps[:-_MAX_VACANCIES]
@@ -301,14 +291,7 @@ class Liveness(Stored, dict=True):
         self._back_ns = 0  # first export of a worker after that, the newest of all
 
     def exported(self, worker: Worker, state: WorkerState, event_ns: int, now_ns: int) -> None:
-        """Record an export. Call it before the worker's state is updated.
-
-        Args:
-            worker: The worker.
-            state: Its own.
-            event_ns: Reported progress of the worker; 0 if unknown.
-            now_ns: Arrival of the export.
-        """
+        """Record an export. Call it before the worker's state is updated."""
         if state.standing is WorkerStanding.ALIVE:
             if state.received_ns <= self._resumed_ns < now_ns:
                 self._back_ns = now_ns
@@ -335,13 +318,7 @@ class Liveness(Stored, dict=True):
                 )
 
     def ended(self, departure: Departure, state: WorkerState, now_ns: int) -> None:
-        """Record an exit report, or an error that has left a step.
-
-        Args:
-            departure: The worker, and whether it ended by an error.
-            state: The worker's own.
-            now_ns: Its arrival.
-        """
+        """Record an exit report, or an error that has left a step."""
         if not departure.has_ended:
             if state.error is None or state.error.time_ns < departure.time_ns:
                 state.error = failure_of(departure, state)
@@ -363,13 +340,7 @@ class Liveness(Stored, dict=True):
     def end(
         self, workers: Mapping[Worker, WorkerState], *, failed: bool, by: str | None = None
     ) -> None:
-        """End every lease, as all processes are known to be gone.
-
-        Args:
-            workers: All.
-            failed: Whether workers without an exit report have failed.
-            by: Signal that ended them, such as ``SIGTERM``; None if none is known.
-        """
+        """End every lease, as all processes are known to be gone."""
         if failed:
             self._note_left(workers.values())
         by_role = replacements(workers)
@@ -391,7 +362,6 @@ class Liveness(Stored, dict=True):
             self._went_well = not failed
 
     def resume(self, now_ns: int) -> None:
-        """Record the end of a downtime of the bridge."""
         self._resumed_ns = self._back_ns = now_ns
 
     def look(self, workers: Mapping[Worker, WorkerState], *, lease_ns: int, now_ns: int) -> None:
@@ -424,7 +394,6 @@ class Liveness(Stored, dict=True):
             role.look([one for one in there if one[1].standing is WorkerStanding.ALIVE])
 
     def roles(self) -> Mapping[str, RoleStanding]:
-        """Return the standing of each role at the last check."""
         return {name: role.standing for name, role in self._roles.items() if role.standing}
 
     def take_dips(self) -> Iterator[tuple[str, int, int]]:
@@ -437,21 +406,15 @@ class Liveness(Stored, dict=True):
                 yield name, at_ns, alive
 
     def failures(self, step_at: Callable[[int], int | None]) -> Sequence[WorkerFailure]:
-        """Return the last failures, in order.
-
-        Args:
-            step_at: Returns the step in progress at a time, for workers that reported none.
-        """
+        """Return the last failures, in order."""
         return self._failures.at_steps(step_at)
 
     @property
     def has_living(self) -> bool:
-        """Return whether any worker held a lease at the last check."""
         return any(standing.alive for standing in self.roles().values())
 
     @property
     def has_ended(self) -> bool:
-        """Return whether there were workers, and none held a lease at the last check."""
         return bool(self.roles()) and not self.has_living
 
     def status(self) -> ExperimentStatus | None:
@@ -519,7 +482,7 @@ class Liveness(Stored, dict=True):
 
 
 def _only_started(state: WorkerState) -> bool:
-    """Return whether a worker announces no end, and has sent nothing but spans of its start."""
+    """Return whether a worker that reports no ends has sent nothing but spans of its start."""
     is_known = state.event_ns or state.sends_exit_report or state.has_worked
     return not is_known and state.received_ns - state.first_ns < _FIRST_LEASE_NS
 

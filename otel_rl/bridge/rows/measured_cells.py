@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain
 from typing import Final
 
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
@@ -29,25 +29,14 @@ class MeasuredCells:
     def __init__(self) -> None:
         self._cells: dict[str, dict[_Place, list[float]]] = {}
         self._n_cells = 0
-        # By keys and step: exports of workers, with a value of each key, that stand in no cell.
-        self._exports: dict[
-            tuple[tuple[str, ...], int | None], tuple[list[WorkerState], list[Sequence[float]]]
-        ] = {}
-        self._exported: set[_Place] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._cells or self._exports)
+        return bool(self._cells)
 
     def add(
         self, stream: Stream, values: Sequence[float], steps: Sequence[int | None] = ()
     ) -> None:
-        """Record measurements or counts of a worker.
-
-        Args:
-            stream: Series of the worker.
-            values: At least one.
-            steps: Step of each value; empty without steps.
-        """
+        """Record measurements or counts of a worker."""
         of = self._cells.get(stream.group.key)
         if of is None:
             if len(self._cells) >= MAX_KEYS:
@@ -75,45 +64,8 @@ class MeasuredCells:
     def add_export(
         self, keys: tuple[str, ...], worker: WorkerState, step: int | None, values: Sequence[float]
     ) -> None:
-        """Record a measurement of each of a worker's keys in a step, as ``add`` does.
-
-        Without a step, too.
-        """
+        """Record a measurement of each of a worker's keys in a step, or without a step."""
         place = worker, step
-        if place in self._exported:
-            self._put_export(keys, place, values)
-            return
-        self._exported.add(place)
-        workers, rows = self._exports.setdefault((keys, step), ([], []))
-        workers.append(worker)
-        rows.append(values)
-        self._n_cells += len(keys)
-
-    def fields(self) -> WorkerFields:
-        """Return the fields of the facts of a record. Exports whose keys have cells get cells."""
-        names, found = _Names(), dict[str, list[_Fields]]()
-        of_step: dict[int | None, set[str]] = {}
-        for (keys, step), (workers, rows) in self._exports.items():
-            columns = [*zip(*rows, strict=True)]
-            before = of_step.setdefault(step, set())
-            is_once = len({*keys}) == len(keys) and self._cells.keys().isdisjoint(keys)
-            # Of many workers, those with other keys, too, the outstanding ones are recorded.
-            is_once = is_once and before.isdisjoint(keys)
-            if is_once and all(map(math.isfinite, map(sum, columns))):
-                before.update(keys)
-                labels = [names[worker] for worker in workers]
-                for key, column in zip(keys, columns, strict=True):
-                    if key in found or len(found) + len(self._cells) < MAX_KEYS:
-                        found.setdefault(key, []).extend(_of_column(labels, step, column))
-            else:
-                for worker, values in zip(workers, rows, strict=True):
-                    self._put_export(keys, (worker, step), values)
-        for key, cells in self._cells.items():
-            if key in found or len(found) < MAX_KEYS:
-                found.setdefault(key, []).extend(_of_cells(cells, names))
-        return WorkerFields(found)
-
-    def _put_export(self, keys: tuple[str, ...], place: _Place, values: Sequence[float]) -> None:
         for key, value in zip(keys, values, strict=True):
             of = self._cells.get(key)
             if of is None:
@@ -130,10 +82,13 @@ class MeasuredCells:
             else:
                 cell[2] += 1
 
+    def fields(self) -> WorkerFields:
+        """Return the columns of one history record."""
+        names = _Names()
+        return WorkerFields({key: [*_of_cells(cells, names)] for key, cells in self._cells.items()})
+
 
 class _Names(dict[WorkerState, str]):
-    """Names of workers, each made once."""
-
     def __missing__(self, of: WorkerState) -> str:
         name = self[of] = f"{of.role}/{of.label}"
         return name
@@ -151,21 +106,6 @@ def _put(cell: list[float], values: Sequence[float]) -> None:
     cell[2] += len(values) - len(finite)
 
 
-def _of_column(
-    labels: Sequence[str], step: int | None, values: Sequence[float]
-) -> Iterator[_Fields]:
-    """Return the fields of one finite measurement by each of some workers, in one step.
-
-    Of many, as ``_outstanding`` does.
-    """
-    if len(values) > ALL_RECORDED:
-        order = sorted(range(len(values)), key=values.__getitem__)
-        order = order[: MOST_EXTREME // 2] + order[-MOST_EXTREME // 2 :]
-        labels, values = [labels[n] for n in order], [values[n] for n in order]
-    totals = [0.0 + value for value in values]  # as in a cell
-    return zip(labels, repeat(step), repeat(1), totals, repeat(0))
-
-
 def _of_cells(cells: Mapping[_Place, Sequence[float]], names: _Names) -> Iterator[_Fields]:
     for (of, step), (count, total, oddities) in _recorded(cells):
         yield names[of], step, int(count), total, int(oddities)
@@ -174,7 +114,6 @@ def _of_cells(cells: Mapping[_Place, Sequence[float]], names: _Names) -> Iterato
 def _recorded(
     cells: Mapping[_Place, Sequence[float]],
 ) -> Iterable[tuple[_Place, Sequence[float]]]:
-    """Return the cells to record, by step."""
     if len({step for _, step in cells}) == 1:  # nearly always
         return _outstanding([*cells.items()])
     of_step: dict[int | None, list[tuple[_Place, Sequence[float]]]] = {}

@@ -73,16 +73,15 @@ class SampleCounts(Stored):
     spans_too_old: int = 0
 
     def count_late(self, samples: int) -> None:
-        """Count taken samples that arrived after their row."""
         self.late += samples
 
     def drop_as_duplicate(self, samples: int) -> None:
-        """Recount samples from taken to duplicate."""
+        """Move samples from ``taken`` to ``duplicate``."""
         self.taken -= samples
         self.duplicate += samples
 
     def drop_as_too_old(self, samples: int) -> None:
-        """Recount samples from taken to too old."""
+        """Move samples from ``taken`` to ``too_old``."""
         self.taken -= samples
         self.too_old += samples
 
@@ -128,7 +127,6 @@ class DataWarning(Stored):
     """Warning to be written to the run.
 
     Attributes:
-        time_ns: Event time of its row.
         labels: By tracker key.
     """
 
@@ -137,13 +135,11 @@ class DataWarning(Stored):
 
 
 def of_units(changes: Iterable[UnitChange], time_ns: int) -> Iterable[DataWarning]:
-    """Make warnings about metrics with a second unit."""
     for change in changes:
         yield DataWarning(time_ns, {UNIT_CHANGED: str(change)})
 
 
 def of_continued(time_ns: int, *, went_well: bool) -> DataWarning:
-    """Make the warning about a run that goes on after its end."""
     words = (
         f"The run had {'ended' if went_well else 'crashed'} and goes on: further processes report "
         "under its names. If they are of another job, give that a trial of its own."
@@ -152,7 +148,7 @@ def of_continued(time_ns: int, *, went_well: bool) -> DataWarning:
 
 
 def of_dropped(series: Series, settings: AlignSettings, time_ns: int) -> DataWarning:
-    """Make the warning about dropped points, at the first one."""
+    """Warn of dropped points of new series, at the first one."""
     words = (
         f"Points of new series are dropped, the first of {series.name!r} of {series.worker.role}: "
         f"the experiment has as many series as it may (rows.max_series = {settings.max_series}, "
@@ -163,7 +159,7 @@ def of_dropped(series: Series, settings: AlignSettings, time_ns: int) -> DataWar
 
 
 def of_shared(series: Series, time_ns: int) -> DataWarning:
-    """Make the warning about two processes with one name, which only their starts distinguish."""
+    """Warn of two processes that report under one name at the same time."""
     name = series.worker.instance.rpartition("/")[2]
     named = f"service.instance.id {name!r}" if name else "no service.instance.id"
     words = (
@@ -175,7 +171,7 @@ def of_shared(series: Series, time_ns: int) -> DataWarning:
 
 
 def of_torn(series: Series, time_ns: int) -> DataWarning:
-    """Make the warning about several totals of one series at a time."""
+    """Warn of several totals of one series at the same time."""
     words = (
         f"{series.name!r} of role {series.worker.role!r} has several totals at a time with the "
         "same attributes and service.instance.id. Of cumulative ones the run has the largest; "
@@ -186,7 +182,7 @@ def of_torn(series: Series, time_ns: int) -> DataWarning:
 
 
 def of_overflowed(keys: GroupTable, settings: AlignSettings, time_ns: int) -> Iterable[DataWarning]:
-    """Make warnings about attribute sets for which there was no room, in the run or in an SDK."""
+    """Warn of attribute sets that found no room, in the run or in an SDK."""
     for group in keys.take_overflowed():
         of_metric = [one for one in keys.groups if _metric(one) == _metric(group)]
         if len(of_metric) > settings.max_metric_keys:
@@ -214,7 +210,6 @@ def _in_one_key(group: Group, of_metric: Iterable[Group]) -> str:
 
 
 def of_spans(role: str, most: int, time_ns: int) -> DataWarning:
-    """Make the warning about more names of spans than a run may have keys for."""
     words = (
         f"The run has {most} names of spans on critical paths, most of them of {role!r}: "
         "further ones are critical_path/other/other together. Give spans names without ids, or an "
@@ -224,7 +219,6 @@ def of_spans(role: str, most: int, time_ns: int) -> DataWarning:
 
 
 def of_sampled(shown_by: str, time_ns: int) -> DataWarning:
-    """Make the warning about spans that are dropped on the way."""
     words = (
         f"{shown_by}. Critical paths, and what limited a step, may lack the work of other "
         "processes. Send all spans to the bridge and sample behind it, or keep whole steps: "
@@ -254,7 +248,7 @@ class Finding(Stored):
         verdict: ``cause``, ``no clear cause``, ``healthy`` or ``cannot tell``.
         words: One sentence.
         causes: Ranked, each with the fields of the table.
-        is_last: Whether the run had ended, so that it is the last word.
+        is_last: Whether the run had ended, so that no further finding follows.
         is_update: Whether the finding before was the same, by another estimate.
     """
 
@@ -271,19 +265,18 @@ class Finding(Stored):
 
     @property
     def subject(self) -> tuple[str, ...]:
-        """Return what a person is alerted of: a key that is equal for findings of one fault."""
+        """Return what identifies the fault: findings of one fault have the same."""
         first = self.causes[0] if self.causes else {}
         return self.verdict, *(str(first.get(key)) for key in ("kind", "role", "worker"))
 
     @property
     def amount(self) -> float | None:
-        """Return how large the first cause is; None if it is no matter of amount."""
+        """Return the size of the first cause; None if the cause has no size."""
         amount = (self.causes[0].get("amount") if self.causes else None) or {}
         return amount.get("ratio") or amount.get("after")
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the fault of the first cause is over."""
         return bool(self.causes) and self.causes[0].get("until_step") is not None
 
     @property
@@ -307,7 +300,6 @@ class Finding(Stored):
 
     @property
     def table(self) -> Table:
-        """Return the table of all causes."""
         rows = [
             [place, *(cause.get(column) for column in _COLUMNS[1:])]
             for place, cause in enumerate(self.causes, 1)
@@ -364,7 +356,6 @@ class NewFindings(Stored):
         return not 1 / _NEWS < found / told < _NEWS
 
     def take(self) -> list[Finding]:
-        """Remove and return those that are in no row yet."""
         waiting, self.waiting = self.waiting, []
         return waiting
 
@@ -429,7 +420,6 @@ class RunMetadata(Stored):
         Args:
             so_far: Status by the state of the workers, if no process has announced the end.
             devices: The run's GPUs and hosts, by the prefix of their keys.
-            failures: Failures of workers.
             attempts: After the first.
         """
         _, status = self._status

@@ -39,12 +39,11 @@ class Gaps(NamedTuple):
     compared: int = 0
 
     def __str__(self) -> str:
-        """Return it in words."""
         return f"Of {self.compared} steps {self.missing} lack spans: they are sampled, or lost"
 
     @property
     def is_a_rule(self) -> bool:
-        """Return whether they are too many to be lost by accident."""
+        """Return whether so many steps lack spans that chance does not explain it."""
         return self.missing >= _FEWEST and self.missing >= _SHARE * self.compared
 
 
@@ -61,7 +60,6 @@ class MissingSpans(Stored):
     marked_ns: dict[tuple[str, str], Int64] = field(default_factory=dict)
 
     def add(self, spans: Iterable[SpanRecord]) -> None:
-        """Take new spans."""
         for span in spans:
             if span.name != STEP_SPAN or span.step is None:
                 continue
@@ -76,11 +74,7 @@ class MissingSpans(Stored):
                 del steps[:-_STEPS_OF_RANK]
 
     def mark(self, sampled: Mapping[Worker, int]) -> None:
-        """Note the workers whose spans say that others of their step may have been dropped.
-
-        Args:
-            sampled: Latest end of such a span, by worker.
-        """
+        """Note the workers whose spans say that others of their step may have been dropped."""
         for worker, end_ns in sampled.items():
             rank = worker.role, worker.instance
             # The latest come last.
@@ -89,7 +83,7 @@ class MissingSpans(Stored):
                 del self.marked_ns[next(iter(self.marked_ns))]
 
     def unmark_through(self, horizon_ns: int) -> None:
-        """Forget the spans that ended by then: one does not tell of all later steps."""
+        """Forget marks of spans that ended by ``horizon_ns``."""
         for rank, end_ns in [*self.marked_ns.items()]:
             if end_ns <= horizon_ns:
                 del self.marked_ns[rank]
@@ -104,7 +98,6 @@ class MissingSpans(Stored):
         """Compare the steps of a role that have spans of any rank with those that should have.
 
         Args:
-            role: The role.
             spanned: Its steps with spans.
             reported: Its steps by metrics.
             waiting: Further ones with spans, of which some are still to come.
@@ -130,7 +123,7 @@ class MissingSpans(Stored):
         return Gaps(lacking, of_all + of_ranks, len(in_order))
 
     def _torn(self, role: str) -> set[str]:
-        """Return the ranks with several gaps: one alone is a lost export, or a rank was away."""
+        """Return the ranks with several gaps; a single gap may be a lost export."""
         return {
             worker
             for (of_role, worker), steps in self.steps.items()
@@ -152,7 +145,7 @@ class MissingSpans(Stored):
 
 
 def _interval(in_order: Sequence[int]) -> int:
-    """Return the largest interval that all of these steps keep; chance keeps none beyond 1."""
+    """Return the largest interval that divides all gaps between steps; by chance it is 1."""
     return gcd(*_distances(in_order)) or 1
 
 

@@ -26,7 +26,7 @@ class Pace(Stored):
     Attributes:
         size: Number of times in a window; windows of a longer run are longer.
         windows: Seconds of each full window, in order.
-        squares: Sum of the squares of the times in each of them.
+        squares: Sum of the squared times of each full window.
         open_s: Seconds since the last full one.
         open_square: Sum of their squares.
         open_count: Number of times since.
@@ -45,7 +45,6 @@ class Pace(Stored):
             raise ValueError("each window has its squares")
 
     def add(self, seconds: float) -> None:
-        """Add one time of the work."""
         self.open_s += seconds
         self.open_square += seconds * seconds
         self.open_count += 1

@@ -57,10 +57,7 @@ class Moments(
     Stored as a map, which tells it from a list of values.
 
     Attributes:
-        count: Number of values.
         total: Their sum; exact as long as all are integers.
-        minimum: The smallest.
-        maximum: The largest.
         last: The value with the latest time.
         last_time_ns: Time of ``last``.
         mean: Running mean, for the spread alone (Welford; Chan et al. for merging).
@@ -106,7 +103,6 @@ class Moments(
         return cls(len(values), total, smallest, largest, values[-1], 0, mean, squares)
 
     def merge(self, other: "Moments") -> None:
-        """Fold in all values of ``other``, which is left unchanged."""
         if not other.count:
             return
         if not self.count:
@@ -128,7 +124,6 @@ class Moments(
             self.last, self.last_time_ns = other.last, other.last_time_ns
 
     def result(self, reduction: Reduction) -> float | None:
-        """Return the values reduced to one; None if there are none."""
         if not self.count:
             return None
         match reduction:
@@ -192,7 +187,6 @@ def put(cells: dict[int, Cell], key: int, value: float, time_ns: int, reduction:
 
 
 def merged(cells: Iterable[Cell]) -> Cell:
-    """Merge the cells, which are left unchanged."""
     values: list[float] = []
     rest: list[Moments] = []
     for cell in cells:
@@ -209,7 +203,6 @@ def merged(cells: Iterable[Cell]) -> Cell:
 
 
 def reduced(cell: Cell, reduction: Reduction) -> float | None:
-    """Return the values reduced to one; None if there are none."""
     if isinstance(cell, list):
         if reduction is _MEAN:
             return _mean(cell) if cell else None
@@ -218,7 +211,6 @@ def reduced(cell: Cell, reduction: Reduction) -> float | None:
 
 
 def statistic(cell: Cell, suffix: str) -> float | None:
-    """Return the statistic of suffix ``/suffix``; None if it has no value here."""
     return (Moments.of(cell) if isinstance(cell, list) else cell).statistic(
         suffix.removeprefix(OVER_RANKS)
     )
@@ -303,7 +295,6 @@ class Distribution(Stored, gc=False):
             self.unbucketed += count
 
     def add_point(self, point: HistogramPoint) -> None:
-        """Fold in a delta histogram."""
         self.add(
             count=point.count,
             total=point.total,
@@ -314,7 +305,6 @@ class Distribution(Stored, gc=False):
         )
 
     def merge(self, other: "Distribution") -> None:
-        """Fold in all of ``other``, which is left unchanged."""
         buckets = Buckets(tuple(other.buckets), [*other.buckets.values()])
         unbucketed = self.unbucketed + other.unbucketed
         self.add(
@@ -387,5 +377,4 @@ class Distribution(Stored, gc=False):
 def _of_both(
     combine: Callable[[float, float], float], one: float | None, other: float | None
 ) -> float | None:
-    """Combine the two; None if one of them is unknown."""
     return None if one is None or other is None else combine(one, other)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
 
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.key_catalogue import STEP, TIME, KeyCatalogue
@@ -14,75 +13,7 @@ from otel_rl.bridge.rows.window_rows import ClosedWindow
 from otel_rl.diagnose.history.records import PARTIAL_PATH, StepFacts
 from otel_rl.records import Row, Table
 
-__all__ = ["Closed", "RowMaker", "StepThinning"]
-
-_MINUTE_NS: Final = 60_000_000_000
-
-_RESERVE: Final = 0.1
-"""Share of a minute's rows for more steps than in the minute before."""
-
-_FIRST_RESERVE: Final = 0.5
-"""The same where there was none: the right distance of steps is found by doubling it."""
-
-
-class StepThinning:
-    """Decides which steps have rows.
-
-    Attributes:
-        is_coarse: Whether any step was left out.
-    """
-
-    def __init__(self) -> None:
-        self.is_coarse = False
-        self._minute = -1
-        # Rows of this minute: in the run, and as many as there would be of every step.
-        self._kept = self._wanted = 0
-        self._first_every = self._every = 1
-        self._reserve = _FIRST_RESERVE
-
-    def count(self, time_ns: int, most: int) -> None:
-        """Count a row of any kind.
-
-        Args:
-            time_ns: Event time of the row; one of an earlier minute counts as of the present one.
-            most: Rows in a minute; 0 for no bound.
-        """
-        if most:
-            self._begin(time_ns // _MINUTE_NS, most)
-            self._kept += 1
-            self._wanted += 1
-
-    def keeps(self, step: int, time_ns: int, most: int) -> bool:
-        """Return whether the values of a step have a row; the caller counts the row.
-
-        Args:
-            step: Step of the values.
-            time_ns: Event time of the row, see ``count``.
-            most: Rows in a minute; 0 for no bound.
-        """
-        if not most:
-            return True
-        self._begin(time_ns // _MINUTE_NS, most)
-        if self._kept < most:
-            while self._kept >= most * (1 - self._reserve * self._first_every / self._every):
-                self._every *= 2
-            if not step % self._every:
-                return True
-        self._wanted += 1
-        self.is_coarse = True
-        return False
-
-    def _begin(self, minute: int, most: int) -> None:
-        if minute <= self._minute:
-            return
-        is_next = minute == self._minute + 1
-        self._reserve = _RESERVE if is_next else _FIRST_RESERVE
-        self._every = 1
-        while is_next and self._wanted > most * (1 - _RESERVE) * self._every:
-            self._every *= 2
-        self._first_every = self._every
-        self._minute, self._kept, self._wanted = minute, 0, 0
-
+__all__ = ["Closed", "RowMaker"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -101,23 +32,10 @@ class RowMaker:
         keys: The meaning of every key that was in a row.
     """
 
-    def __init__(self, open_data: PointIntake, next_number: int = 0) -> None:
+    def __init__(self, open_data: PointIntake) -> None:
         self._open = open_data
-        self.next_number = next_number
+        self.next_number = 0
         self.keys = KeyCatalogue()
-        self._thinning = StepThinning()
-        # Number of values without a row, as their steps are left out.
-        self._thinned = 0
-
-    @property
-    def is_coarse(self) -> bool:
-        """Return whether the bound on rows has left out any step."""
-        return self._thinning.is_coarse
-
-    def take_thinned(self) -> int:
-        """Return the number of values that the bound on rows has left out, since the last call."""
-        thinned, self._thinned = self._thinned, 0
-        return thinned
 
     def rows(self, closed: Closed) -> Iterator[Row]:
         """Yield numbered rows of the closed parts."""
@@ -149,8 +67,6 @@ class RowMaker:
             return
         if isinstance(closed, StepAnalysis):
             self._open.history.explained(self._step_facts(closed, attempt))
-            if not self._keeps(step, closed):
-                return
             workers = self._open.series.workers.names()
             labels = {
                 "critical_path/longest": closed.longest,
@@ -174,8 +90,6 @@ class RowMaker:
             version = self._version_of(closed, version)
         replaces = isinstance(closed, ClosedStep) and closed.is_again
         self._open.history.closed(step, closed.time_ns, closed.values, attempt, replaces=replaces)
-        if isinstance(closed, ClosedStep) and not self._keeps(step, closed):
-            return
         axis = STEP if isinstance(closed, ClosedStep) else TIME
         self.keys.note(closed.values, axis, self._open.series.keys.find)
         for values in parts(closed.values):
@@ -236,21 +150,6 @@ class RowMaker:
             {**explained.values, **explained.health, **_partial(explained)},
         )
 
-    def _keeps(self, step: int, closed: ClosedStep | StepAnalysis) -> bool:
-        """Return whether a step has a row; it is in the history and the archive in any case."""
-        most, row = self._open.settings.max_rows_per_minute, None
-        if isinstance(closed, ClosedStep):
-            row = closed.row
-            if row is not None and closed.is_again:  # it goes the way of the row that it replaces
-                self._thinned += len(closed.values) * row.is_left_out
-                return not row.is_left_out
-        if self._thinning.keeps(step, closed.time_ns, most):
-            return True
-        if row is not None:
-            row.is_left_out = True
-        self._thinned += len(closed.values)
-        return False
-
     def _row(
         self,
         step: int,
@@ -260,8 +159,6 @@ class RowMaker:
         tables: Mapping[str, Table] | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> Row:
-        """Return the next row."""
-        self._thinning.count(time_ns, self._open.settings.max_rows_per_minute)
         number = self.next_number
         self.next_number += 1
         return Row(number, step, time_ns, values, version, tables or {}, labels or {})

@@ -23,12 +23,7 @@ def statistics_of(cell: Cell, group: Group) -> Iterator[tuple[str, float]]:
 def miss_ratios(
     grown: Iterable[tuple[Group, float]], table: StreamTable
 ) -> Iterator[tuple[str, float]]:
-    """Yield 1 - hits / queries of each role's KV cache: a ratio of sums, never a mean of ratios.
-
-    Args:
-        grown: Growth of all workers' counters, by group.
-        table: The run's series.
-    """
+    """Yield 1 - hits / queries of each role's KV cache: a ratio of sums, never a mean of ratios."""
     queries: dict[str, float] = {}
     hits: dict[str, float] = {}
     for group, growth in grown:

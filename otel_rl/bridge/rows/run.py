@@ -100,23 +100,13 @@ class Run:
     Rows are numbered without gaps. Within one call of ``close`` they are in order of event time.
 
     Args:
-        settings: Rules of the rows.
-        key: The run.
-        counters: Counters of the bridge.
         kept: The run as it was stored; None for a new one.
 
     Attributes:
         intake: Open steps, windows and tables, with their series and workers.
-        counts: Counts of the run, and its reports of them.
         row_maker: Numbers the rows, and catalogues their keys.
-        batches: Batches in progress.
-        span_window: Recent spans.
-        findings: Findings of a diagnosis that are in no row yet.
         clock: The bridge's clock without its downtime.
-        liveness: Which workers live.
-        metadata: Merged announcements of the run.
         has_more: Whether ``close`` left complete rows for the next call.
-        reports: Takes the exports of workers.
         launched: Process id of the command that the bridge was started for, if there is one.
         epoch: The ownership epoch in which it was loaded, see ``Ownership``.
         used_ns: When it last had batches.
@@ -181,12 +171,7 @@ class Run:
         """Resume a run from the run store; damaged or refused state is counted and left out.
 
         Args:
-            key: The run.
-            saved: From the run store.
-            settings: Rules of the rows.
-            counters: Counters of the bridge.
             epoch: The ownership epoch, from before ``saved`` was read.
-            now_ns: The bridge's clock.
             archive_room: Tells whether the journal has room for values that wait for the archive;
                 None without an archive.
             is_one_launch: Whether all workers are of the one launch that the bridge is for.
@@ -230,47 +215,16 @@ class Run:
             run.archive_room = archive_room
         return run
 
-    def restore_dedup(self, body: bytes) -> None:
-        """Restore the points of a ``DedupLog``.
-
-        Raises:
-            StateRefused: It is something else.
-        """
-        self.intake.series.memory.restore(body, self.intake.settings.max_remembered)
-
-    def restore_steps(self, body: bytes) -> None:
-        """Restore the steps of a ``StepLog``; the parts of the log come in their order.
-
-        Raises:
-            StateRefused: It is something else.
-        """
-        self.intake.steps.restore_log(body, len(self.intake.series.keys.groups))
-
-    def restore_keys(self, body: bytes) -> None:
-        """Restore the keys of a commit.
-
-        Raises:
-            StateRefused: It is something else.
-        """
-        self.row_maker.keys.restore(decode_keys(body))
-
-    def restore_spans(self, body: bytes) -> None:
-        """Restore the spans of a ``SpanLog``.
-
-        Raises:
-            StateRefused: It is something else.
-        """
-        too_old = self.span_window.recent.restore(body, self.intake.settings)
-        self.sample_counts.spans_too_old += too_old
-
-    def go_on(self, now_ns: int) -> None:
-        """Skip the bridge's downtime until ``now_ns``: it does not count toward lateness."""
-        self.clock.go_on(now_ns)
-        self.liveness.resume(self.clock.resumed_ns)
+    # Add: batches come in.
 
     def clock_is(self, now_ns: int) -> None:
-        """Set the bridge's clock, also while older batches are read; it may be set back."""
+        """Set the bridge's clock, which may go back, also while older batches are read."""
         self.intake.axis.clock_is(self.clock.clock_is(now_ns))
+
+    def go_on(self, now_ns: int) -> None:
+        """Skip the bridge's downtime until ``now_ns``, which does not make workers late."""
+        self.clock.go_on(now_ns)
+        self.liveness.resume(self.clock.resumed_ns)
 
     def take(self, is_over: Callable[[], bool], part_points: int, now_ns: int) -> None:
         """Take read batches, in parts of about ``part_points``, until the turn is over."""
@@ -280,12 +234,7 @@ class Run:
             self.counts.add(Counter.SAMPLES_DROPPED, left_out, SampleDrop.TOO_MANY_CONFIG_KEYS)
 
     def add(self, decoded: Decoded, *, received_ns: int) -> None:
-        """Add a batch, or a part of it.
-
-        Args:
-            decoded: Decoded batch of this run. Parts of a batch come one after another.
-            received_ns: Arrival of the batch, by the bridge's clock.
-        """
+        """Add a decoded batch, or one part of a batch; its parts come one after another."""
         intake = self.intake
         arrived_ns, received_ns = received_ns, self.clock.at(received_ns)
         if self.batches.begun is None:
@@ -320,26 +269,10 @@ class Run:
         self.reports.add_departures(decoded.departures, received_ns)
 
     def end(self, *, failed: bool, by: str | None = None) -> None:
-        """End all leases, as all workers have ended.
-
-        Args:
-            failed: Whether workers without an exit report have failed.
-            by: Signal that ended them; None if none is known.
-        """
+        """End all leases, as all workers have ended."""
         self.liveness.end(self.intake.series.workers.states, failed=failed, by=by)
 
-    def close_surplus(self, now_ns: int) -> list[Row]:
-        """Remove and return open rows beyond the bounds. For the middle of a batch.
-
-        The progress of its workers is known at its end, and complete rows only then.
-
-        Args:
-            now_ns: The bridge's clock.
-        """
-        steps = self._close_steps(self.clock.at(now_ns), only_surplus=True)
-        windows = self.intake.windows.close_surplus(self.intake.series, self.intake.settings)
-        numeric: list[ClosedStep | ClosedWindow] = [*steps, *windows]
-        return self._rows([row for row in numeric if row.values])
+    # Close: rows come out.
 
     def close(
         self,
@@ -352,7 +285,6 @@ class Run:
         """Remove and return every row that is complete as of ``now_ns`` by the bridge's clock.
 
         Args:
-            now_ns: The bridge's clock.
             everything: Also close incomplete rows: no more data will come.
             at_most: Approximate number of values; ``has_more`` is set if some were left.
             report: The bridge's report, by tracker key. It goes into the last complete row; with
@@ -380,6 +312,16 @@ class Run:
         messages = self._take_messages(newest_ns)
         return self._rows([*numeric, *tables, *analyses, *messages])
 
+    def close_surplus(self, now_ns: int) -> list[Row]:
+        """Remove and return open rows beyond the bounds. For the middle of a batch.
+
+        The progress of its workers is known at its end, and complete rows only then.
+        """
+        steps = self._close_steps(self.clock.at(now_ns), only_surplus=True)
+        windows = self.intake.windows.close_surplus(self.intake.series, self.intake.settings)
+        numeric: list[ClosedStep | ClosedWindow] = [*steps, *windows]
+        return self._rows([row for row in numeric if row.values])
+
     def _close_steps(
         self,
         now_ns: int,
@@ -399,7 +341,6 @@ class Run:
                 launched=self.launched,
                 everything=everything,
                 only_surplus=only_surplus,
-                is_coarse=self.row_maker.is_coarse,
                 at_most=at_most,
             )
         )
@@ -431,7 +372,6 @@ class Run:
         """Remove and return the analyses of steps whose spans are complete."""
 
         def missed() -> Mapping[str, tuple[int, int]]:
-            """Return the instances of workers whose last spans may be missing, and time ranges."""
             found = {
                 worker.instance: state.silent_ns(now_ns, is_over=everything)
                 for worker, state in self.intake.series.workers.states.items()
@@ -463,7 +403,7 @@ class Run:
             self.span_window.found(since, self.intake.axis.role)
 
     def _take_messages(self, newest_ns: int) -> Sequence[Finding | DataWarning]:
-        """Remove and return notes for the run, at its newest time."""
+        """Remove and return findings and warnings, dated at the run's newest time."""
         intake = self.intake
         findings = self.findings.take()
         warnings, intake.warnings = intake.warnings, []
@@ -478,99 +418,7 @@ class Run:
             self._newest_ns = max(self._newest_ns, closed[-1].time_ns)
         return [row for one in closed for row in self.row_maker.rows(one)]
 
-    @property
-    def sample_counts(self) -> SampleCounts:
-        """Return the counts of the samples, since the experiment began."""
-        return self.intake.sample_counts
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether some samples are in no row yet."""
-        intake = self.intake
-        parts = (intake.steps, intake.windows, intake.tables, self.span_window)
-        is_told = not (self.findings.waiting or intake.warnings)
-        return not is_told or any(part.is_open for part in parts)
-
-    @property
-    def is_watching(self) -> bool:
-        """Return whether time alone may close a row: samples wait, or a worker may be lost.
-
-        After everything was closed, False until the next export.
-        """
-        return self.is_open or (self.reports.has_exports and self.liveness.has_living)
-
-    @property
-    def status(self) -> ExperimentStatus | None:
-        """Return the status of the experiment by its workers; None before the first export."""
-        return self.liveness.status()
-
-    @property
-    def step(self) -> int | None:
-        """Return the newest step, by spans where no metric has one; None before the first."""
-        newest = self.intake.axis.steps.newest
-        return self.span_window.newest_step if newest is None else newest
-
-    @property
-    def attempts(self) -> Sequence[Attempt]:
-        """Return the last attempts after the first, in order, that have a row."""
-        return self.intake.steps.attempts.with_rows
-
-    @property
-    def failures(self) -> Sequence[WorkerFailure]:
-        """Return the last failures of workers, in order."""
-        return self.liveness.failures(self.intake.axis.steps.at)
-
-    @property
-    def has_metrics(self) -> bool:
-        """Return whether a worker has reported more than its standing and its machine's metrics."""
-        if self.span_window.newest_step is not None:
-            return True
-        groups = self.intake.series.keys.groups
-        return any(not group.name.startswith(_NO_METRICS) for group in groups)
-
-    @property
-    def roles(self) -> Mapping[str, RoleStanding]:
-        """Return the standing of each role at the last close."""
-        return self.liveness.roles()
-
-    @property
-    def devices(self) -> Mapping[str, Device]:
-        """Return the GPUs and hosts that workers report, by the prefix of their keys."""
-        return self.intake.series.devices.devices
-
-    def report(self, gauges: Mapping[str, float]) -> Mapping[str, float]:
-        """Return the bridge's report of now, by tracker key, see ``RunCounts.report``."""
-        return self.counts.report(self.sample_counts, gauges)
-
-    def describe(self) -> Description:
-        """Return the run's description."""
-        return self.metadata.describe(self.status, self.devices, self.failures, self.attempts)
-
-    def take_history(self, now_ns: int, *, everything: bool = False) -> HistoryRecords | None:
-        """Return the history records since the last call.
-
-        Args:
-            now_ns: The bridge's clock.
-            everything: Also the most recent ones.
-        """
-        intake = self.intake
-        return intake.history.take(
-            now_ns,
-            intake.axis.step_at(now_ns),
-            intake.series.workers.states,
-            intake.series.workers.names(),
-            intake.settings.max_history_bytes,
-            everything=everything,
-            failures=self.failures,
-            status=self.status or "",
-            attempt=intake.steps.attempts.newest,
-        )
-
-    def take_dedup(self) -> DedupLog | None:
-        """Return the single points accepted since the last call; None if there are none."""
-        series = self.intake.series
-        most, ended_ns = self.intake.settings.max_remembered, series.ended.unknown_through_ns
-        return series.memory.take_log(most, ended_ns)
+    # Commit: what the journal gets, and what follows once that is durable.
 
     def commit(
         self,
@@ -580,14 +428,7 @@ class Run:
         *,
         everything: bool = False,
     ) -> Commit:
-        """Return everything that changed since the last commit, with the present state.
-
-        Args:
-            rows: New rows.
-            description: If it has changed.
-            now_ns: The bridge's clock.
-            everything: No more data will come.
-        """
+        """Return everything that changed since the last commit, with the present state."""
         intake, recent = self.intake, self.span_window.recent
         history = self.take_history(now_ns, everything=everything)
         taken = self.batches.commit()
@@ -638,7 +479,6 @@ class Run:
             By worker, the points that were dropped by the series limit since the last commit.
         """
         series, counts = self.intake.series, self.counts
-        counts.add(Counter.VALUES_FOLDED, self.row_maker.take_thinned(), ValueFold.TOO_MANY_ROWS)
         counts.add(Counter.VALUES_FOLDED, series.newly_folded, ValueFold.ATTRIBUTES)
         series.newly_folded = 0
         lost, self.batches.lost = self.batches.lost, 0
@@ -657,6 +497,92 @@ class Run:
     def unload(self) -> None:
         """Give uncommitted counts back to the bridge's counters; the object is of no more use."""
         self.counts.give_back()
+
+    def take_history(self, now_ns: int, *, everything: bool = False) -> HistoryRecords | None:
+        """Return the history records since the last call."""
+        intake = self.intake
+        return intake.history.take(
+            now_ns,
+            intake.axis.step_at(now_ns),
+            intake.series.workers.states,
+            intake.series.workers.names(),
+            intake.settings.max_history_bytes,
+            everything=everything,
+            failures=self.failures,
+            status=self.status or "",
+            attempt=intake.steps.attempts.newest,
+        )
+
+    def take_dedup(self) -> DedupLog | None:
+        """Return the single points accepted since the last call; None if there are none."""
+        series = self.intake.series
+        most, ended_ns = self.intake.settings.max_remembered, series.ended.unknown_through_ns
+        return series.memory.take_log(most, ended_ns)
+
+    # What is known of the run.
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether some samples are in no row yet."""
+        intake = self.intake
+        parts = (intake.steps, intake.windows, intake.tables, self.span_window)
+        is_told = not (self.findings.waiting or intake.warnings)
+        return not is_told or any(part.is_open for part in parts)
+
+    @property
+    def is_watching(self) -> bool:
+        """Return whether time alone may close a row: samples wait, or a worker may be lost.
+
+        After everything was closed, False until the next export.
+        """
+        return self.is_open or (self.reports.has_exports and self.liveness.has_living)
+
+    @property
+    def has_metrics(self) -> bool:
+        """Return whether a worker has reported more than its standing and its machine's metrics."""
+        if self.span_window.newest_step is not None:
+            return True
+        groups = self.intake.series.keys.groups
+        return any(not group.name.startswith(_NO_METRICS) for group in groups)
+
+    @property
+    def status(self) -> ExperimentStatus | None:
+        """Return the status of the experiment by its workers; None before the first export."""
+        return self.liveness.status()
+
+    @property
+    def step(self) -> int | None:
+        """Return the newest step, by spans where no metric has one; None before the first."""
+        newest = self.intake.axis.steps.newest
+        return self.span_window.newest_step if newest is None else newest
+
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        return self.intake.steps.attempts.with_rows
+
+    @property
+    def failures(self) -> Sequence[WorkerFailure]:
+        return self.liveness.failures(self.intake.axis.steps.at)
+
+    @property
+    def roles(self) -> Mapping[str, RoleStanding]:
+        return self.liveness.roles()
+
+    @property
+    def devices(self) -> Mapping[str, Device]:
+        return self.intake.series.devices.devices
+
+    @property
+    def sample_counts(self) -> SampleCounts:
+        return self.intake.sample_counts
+
+    def describe(self) -> Description:
+        return self.metadata.describe(self.status, self.devices, self.failures, self.attempts)
+
+    def report(self, gauges: Mapping[str, float]) -> Mapping[str, float]:
+        return self.counts.report(self.sample_counts, gauges)
+
+    # The run as it is stored.
 
     def stored(self) -> StoredRun:
         """Return the state for the journal, without the settings.
@@ -693,11 +619,7 @@ class Run:
         return StoredRun(state, self.metadata, self.batches.cut)
 
     def _restore(self, stored: StoredRun) -> None:
-        """Undo ``stored``.
-
-        Raises:
-            Exception: It is none that ``stored`` has given, see ``refusing``.
-        """
+        """Take over a stored state. Anything may be raised, see ``refusing``."""
         kept, intake = stored.state, self.intake
         self.metadata = stored.metadata
         if stored.cut is not None:
@@ -724,6 +646,19 @@ class Run:
         self.counts.of_run = kept.counts
         self._newest_ns = kept.newest_ns
         self.batches.begun = kept.begun
+
+    def restore_dedup(self, body: bytes) -> None:
+        self.intake.series.memory.restore(body, self.intake.settings.max_remembered)
+
+    def restore_steps(self, body: bytes) -> None:
+        self.intake.steps.restore_log(body, len(self.intake.series.keys.groups))
+
+    def restore_keys(self, body: bytes) -> None:
+        self.row_maker.keys.restore(decode_keys(body))
+
+    def restore_spans(self, body: bytes) -> None:
+        too_old = self.span_window.recent.restore(body, self.intake.settings)
+        self.sample_counts.spans_too_old += too_old
 
 
 @contextmanager

@@ -21,12 +21,12 @@ class RunBatches:
     Attributes:
         unread: Batches that were read and not taken completely, the first perhaps in part.
         reads_on: Whether more may wait behind them.
-        parts: The rest of the first unread batch; None if no part of it was taken.
-        cut: Offset of that batch, and the position in it; None if no part of it was taken.
-        begun: Whether that batch had points so far, and new ones; None if no part of it was taken.
+        parts: The rest of the first unread batch; None before its first part.
+        cut: Offset of the first unread batch, and the position in it; None before its first part.
+        begun: Whether that batch had points so far, and new ones; None before its first part.
         taken: Batches that were taken completely, since the commit.
         taken_bytes: Size of the taken batches.
-        taken_ns: When the first of them was taken, by the bridge's clock.
+        taken_ns: When the first taken batch was taken, by the bridge's clock.
         heard_ns: Arrival of the last batch of which a part was taken.
         lost_ns: It is unknown which points up to this time are in the run; 0 if it is known.
         lost: Points that were dropped for that, since the commit.
@@ -44,7 +44,6 @@ class RunBatches:
 
     @property
     def has_more(self) -> bool:
-        """Return whether there may be more batches to take."""
         return self.reads_on or bool(self.unread)
 
     @property
@@ -68,7 +67,6 @@ class RunBatches:
         self.unread.extend(spooled)
 
     def leave_begun(self) -> None:
-        """Abandon the rest of the batch that is taken in parts."""
         self.cut = self.begun = None
 
     def take(

@@ -15,10 +15,6 @@ __all__ = ["RunCounts"]
 class RunCounts:
     """Counts of one run, and when it gets a report of them.
 
-    Args:
-        counters: Counters of the bridge.
-        key: The run.
-
     Attributes:
         of_run: Counts beside those of samples, by name and reason, since the run began.
     """
@@ -35,11 +31,10 @@ class RunCounts:
         self._told: Mapping[str, float] = {}
 
     def loaded(self, samples: SampleCounts) -> None:
-        """Record that the bridge's counters have the samples of a run that was stored."""
+        """Record that the bridge's counters already have a stored run's samples."""
         self._counted = replace(samples)
 
     def add(self, counter: Counter, n: int, reason: StrEnum) -> None:
-        """Add to a counter of the bridge with the next commit."""
         if n:
             self._waiting[counter, reason] = self._waiting.get((counter, reason), 0) + n
 
@@ -73,20 +68,12 @@ class RunCounts:
         return not 0 <= now_ns - self._told_ns < interval_ns
 
     def has_changed(self, report: Mapping[str, float]) -> bool:
-        """Return whether a report differs from the last one."""
         return report != self._told
 
     def written(self, report: Mapping[str, float], now_ns: int) -> None:
-        """Record that the run has this report."""
         self._told, self._told_ns = report, now_ns
 
     def report(self, samples: SampleCounts, gauges: Mapping[str, float]) -> Mapping[str, float]:
-        """Return the report of now, by tracker key.
-
-        Args:
-            samples: Counts of the run's samples.
-            gauges: Further values, by the name of the gauge.
-        """
         for name, n in self._counters.take_run(self._key).items():
             self.of_run[name] = self.of_run.get(name, 0) + n
             self._moved[name] = self._moved.get(name, 0) + n

@@ -41,13 +41,7 @@ class ChangeThrottle(Stored):
     def needs_a_row(
         self, values: Mapping[str, float], now_ns: int, *, everything: bool = False
     ) -> bool:
-        """Return whether ``values`` have changed and waited long enough.
-
-        Args:
-            values: Present values.
-            now_ns: Time by the clock of every call.
-            everything: Do not wait any longer.
-        """
+        """Return whether ``values`` have changed and waited long enough."""
         if values == self._written:
             self._changed_ns = None
             return False
@@ -56,11 +50,10 @@ class ChangeThrottle(Stored):
         return everything or now_ns - self._changed_ns >= _PATIENCE_NS
 
     def forget(self) -> None:
-        """Forget what was written: other values were written since."""
         self._written = {}
 
     def take(self, values: Mapping[str, float], now_ns: int) -> Mapping[str, float]:
-        """Return the part of ``values`` for a row that is written now: all of them, or nothing."""
+        """Return ``values`` if a row with them is due now, else nothing."""
         if values == self._written and 0 <= now_ns - self._written_ns < _REPEAT_NS:
             return {}
         self._written, self._written_ns, self._changed_ns = values, now_ns, None
@@ -119,7 +112,6 @@ class RunValues:
             rows: Of steps and windows.
             report: The bridge's report, by tracker key.
             newest_ns: Event time of the latest row before.
-            clock_ns: The bridge's clock.
             now_ns: The bridge's clock without its downtime.
             everything: No more data will come.
         """
@@ -157,7 +149,6 @@ class RunValues:
                 yield ClosedWindow(at_ns, values)
 
     def _standings(self, roles: Mapping[str, RoleStanding]) -> dict[str, float]:
-        """Return the standings of the roles, by tracker key."""
         values: dict[str, float] = {}
         for role, standing in roles.items():
             for (name, suffix), value in zip(STANDING_METRICS, standing, strict=True):
@@ -187,7 +178,6 @@ class RunValues:
         *,
         suffix: str = "",
     ) -> None:
-        """Put a value under its key, if there is room for that."""
         keys = self._intake.series.keys
         identity = GroupIdentity(role, name + suffix, attributes, Reduction.LAST)
         if value is not None and keys.has_room_for(identity, self._intake.settings):

@@ -92,11 +92,8 @@ class Around:
     """What the scheduler asks of the rest of the bridge, and what it tells it.
 
     Attributes:
-        notify: Called with each run that has new rows.
         dropped: Called with points over a run's series limit, by worker, once that is committed.
         gauges: Returns the gauges of a run's report, by tracker key.
-        tenant: Returns the name of a run's tenant.
-        owners: Tells which runs this bridge owns.
         archive_room: Tells whether the journal has room for values that wait for the archive; None
             without an archive.
         is_one_launch: Whether all workers are of one launch.
@@ -118,7 +115,7 @@ class Pace:
     Attributes:
         report_interval_s: Interval of the bridge's reports in a run.
         commit_every_s: Longest time for which batches without a row stay uncommitted.
-        slice_s: Most seconds of a turn: other runs wait at most for the rest of it and one more.
+        slice_s: Longest turn in seconds; other runs wait for the rest of one turn and one more.
         part: Approximate points of a batch that are taken before the turn looks at the clock.
         clock_s: Monotonic clock, in seconds, by which turns and rounds end.
     """
@@ -135,9 +132,6 @@ class Rotation:
 
     A new run follows those that are there, so that many new ones do not delay old ones. One thread
     calls the methods.
-
-    Args:
-        tenant: Returns the name of a run's tenant.
     """
 
     def __init__(self, tenant: Callable[[ExperimentKey], str]) -> None:
@@ -201,14 +195,6 @@ class Scheduler:
 
     One thread calls the methods; those that any thread may call say so. They copy or change a dict
     in one step of the interpreter.
-
-    Args:
-        spool: Source of batches.
-        run_store: Destination of rows.
-        settings: Rules of the rows.
-        counters: Counters of the bridge.
-        around: The rest of the bridge.
-        pace: Lengths of turns, and intervals of reports.
     """
 
     def __init__(
@@ -245,44 +231,6 @@ class Scheduler:
         for key in run_store.open_runs():
             if self._epoch(key) is not None:
                 self.begin(key)
-
-    @property
-    def without_metrics(self) -> Sequence[ExperimentKey]:
-        """Ended runs without any metric of their program, sorted."""
-        return sorted(self._without_metrics)
-
-    def experiments(self) -> Collection[ExperimentKey]:
-        """Return the runs in memory or about to be. Any thread may call it."""
-        return [*self.begun(), *self._spool.waiting()]
-
-    def begun(self) -> Collection[ExperimentKey]:
-        """Return those of ``experiments`` that had a turn. Any thread may call it."""
-        return [*self._loaded, *self._unloaded]
-
-    def progress(self, key: ExperimentKey) -> tuple[int, int] | None:
-        """Return ``Run.progress``; None if it is not in memory. Any thread may call it."""
-        run = self._loaded.get(key)
-        return None if run is None else run.progress
-
-    def begin(self, key: ExperimentKey) -> None:
-        """Load the run in the next round: a silent one has open steps, too.
-
-        Any thread may call it.
-        """
-        self._unloaded[key] = None
-
-    def add_finding(self, key: ExperimentKey, finding: Finding) -> None:
-        """Add a finding of a diagnosis to the run, in the next round or at the end.
-
-        Any thread may call it.
-        """
-        self._findings[key] = finding
-        self.begin(key)
-
-    def let_go(self, keys: Iterable[ExperimentKey]) -> None:
-        """Forget that these runs had no metrics. Any thread may call it."""
-        for key in keys:
-            self._without_metrics.discard(key)
 
     def round(self, now_ns: int) -> bool:
         """Make rows of a share of the waiting batches, and of what is complete by ``now_ns``.
@@ -333,11 +281,6 @@ class Scheduler:
         has_more, self._has_more = self._has_more, False
         return has_more
 
-    def go_on(self, now_ns: int) -> None:
-        """Skip the bridge's downtime until ``now_ns``: it does not count toward lost workers."""
-        for run in self._loaded.values():
-            run.go_on(now_ns)
-
     def finish(
         self,
         now_ns: int,
@@ -349,7 +292,6 @@ class Scheduler:
         """Make rows of everything that waits or is open: no more data will come.
 
         Args:
-            now_ns: The bridge's clock.
             failed: For ended workers, whether those without an exit report have failed. None where
                 workers may go on without this bridge.
             by: Signal that ended them; None if none is known.
@@ -384,14 +326,54 @@ class Scheduler:
                 self._set_back(key, now_ns)
         self._commit(commits, now_ns)
 
-    # Below: a turn of one run.
+    def go_on(self, now_ns: int) -> None:
+        """Skip the bridge's downtime until ``now_ns``: it does not count toward lost workers."""
+        for run in self._loaded.values():
+            run.go_on(now_ns)
+
+    # What any thread may ask, and add.
+
+    def experiments(self) -> Collection[ExperimentKey]:
+        """Return the runs in memory or about to be. Any thread may call it."""
+        return [*self.begun(), *self._spool.waiting()]
+
+    def begun(self) -> Collection[ExperimentKey]:
+        """Return those of ``experiments`` that had a turn. Any thread may call it."""
+        return [*self._loaded, *self._unloaded]
+
+    def progress(self, key: ExperimentKey) -> tuple[int, int] | None:
+        """Return ``Run.progress``; None if it is not in memory. Any thread may call it."""
+        run = self._loaded.get(key)
+        return None if run is None else run.progress
+
+    @property
+    def without_metrics(self) -> Sequence[ExperimentKey]:
+        return sorted(self._without_metrics)
+
+    def begin(self, key: ExperimentKey) -> None:
+        """Load the run in the next round: a silent one has open steps, too.
+
+        Any thread may call it.
+        """
+        self._unloaded[key] = None
+
+    def add_finding(self, key: ExperimentKey, finding: Finding) -> None:
+        """Add a finding of a diagnosis to the run, in the next round or at the end.
+
+        Any thread may call it.
+        """
+        self._findings[key] = finding
+        self.begin(key)
+
+    def let_go(self, keys: Iterable[ExperimentKey]) -> None:
+        """Forget that these runs had no metrics. Any thread may call it."""
+        for key in keys:
+            self._without_metrics.discard(key)
+
+    # A turn of one run.
 
     def _turn(self, waiting: int) -> Callable[[], bool]:
-        """Begin a turn of one of so many runs, which together take no more than a moment.
-
-        Returns:
-            What says whether it is over.
-        """
+        """Begin a turn of one of ``waiting`` runs. Returns what tells whether the turn is over."""
         clock_s = self._pace.clock_s
         end_s = clock_s() + min(self._pace.slice_s, _ROUND_S / max(1, waiting))
         return lambda: clock_s() >= end_s
@@ -482,7 +464,7 @@ class Scheduler:
         return True
 
     def _may_begin(self, batches: RunBatches) -> bool:
-        """Return whether there is memory for the next batch: large ones are bounded in number."""
+        """Return whether the next batch may begin: few large ones are in progress at a time."""
         if batches.parts is not None or not batches.next_is_large:
             return True
         others = (one.batches for one in self._loaded.values() if one.batches is not batches)
@@ -502,7 +484,6 @@ class Scheduler:
         )
 
     def _news(self, key: ExperimentKey, run: Run) -> Description | None:
-        """Return the run's description, if it differs from the run store's."""
         description = run.describe()
         has_ended = description.status not in {None, ExperimentStatus.RUNNING}
         if not has_ended or run.has_metrics:
@@ -518,116 +499,10 @@ class Scheduler:
         if key in self._uncommitted_findings:  # no news, unless the last attempt was rolled back
             run.add_finding(self._uncommitted_findings[key])
 
-    # Below: which runs are in memory.
-
-    def _load(self, key: ExperimentKey, now_ns: int) -> Run:
-        """Return a run, loaded if it was not. Raises LeaseLost if it is another bridge's."""
-        run = self._loaded.get(key)
-        if run is None:
-            epoch = self._epoch(key)  # before its progress is read
-            if epoch is None:
-                raise LeaseLost(f"{key} belongs to another bridge.")
-            run = self._loaded[key] = Run.load(
-                key,
-                self._run_store.saved(key),
-                self._settings,
-                counters=self._counters,
-                epoch=epoch,
-                now_ns=now_ns,
-                archive_room=self._around.archive_room,
-                is_one_launch=self._around.is_one_launch,
-            )
-        self._unloaded.pop(key, None)
-        return run
-
-    def _unload(self, key: ExperimentKey) -> None:
-        """Forget a run's state in memory."""
-        run = self._loaded.pop(key, None)
-        if run is not None:
-            run.unload()
-
-    def _go_back(self, *keys: ExperimentKey) -> None:
-        """Forget uncommitted state of these runs, and load them again in the next round."""
-        for key in keys:
-            self.begin(key)
-            self._unload(key)
-
-    def _leave_lost(self) -> None:
-        """Leave runs that are no longer owned, or owned again in another epoch."""
-        lost = [key for key, run in self._loaded.items() if self._epoch(key) != run.epoch]
-        lost += [key for key in [*self._unloaded] if self._epoch(key) is None]
-        for key in lost:
-            self._leave(key)
-
-    def _leave(self, key: ExperimentKey) -> None:
-        """Forget a run that another bridge owns; if it is owned here again, load it anew."""
-        self._unload(key)
-        for kept in (self._unloaded, self._troubles, self._findings, self._uncommitted_findings):
-            kept.pop(key, None)
-        if self._epoch(key) is not None:
-            self.begin(key)
-
-    def _looks_at_silent(self, now_ns: int) -> bool:
-        """Return whether this round looks at runs without news, too."""
-        n = len(self._loaded)
-        pause_ns = min(n * _NS_PER_LOOK, _MOST_LOOK_NS)
-        looks = n <= _FEW_RUNS or _has_passed(pause_ns, self._looked_ns, now_ns)
-        if looks:
-            self._looked_ns = now_ns
-        return looks
-
-    def _is_silent(self, key: ExperimentKey, waiting: Container[ExperimentKey]) -> bool:
-        run = self._loaded.get(key)
-        if run is None or key in waiting or key in self._unloaded:
-            return False
-        return not (run.batches.unread or run.has_more)
-
-    def _is_idle(self, run: Run, now_ns: int) -> bool:
-        return now_ns - run.used_ns > _IDLE_NS and not run.is_watching
-
-    # Below: what goes wrong with a run delays no other.
-
-    def _is_paused(self, key: ExperimentKey, now_ns: int) -> bool:
-        trouble = self._troubles.get(key)
-        return trouble is not None and not _has_passed(_RETRY_NS, trouble.failed_ns, now_ns)
-
-    def _pause(self, key: ExperimentKey, now_ns: int) -> None:
-        """Roll a run back to its last commit, and leave it out for a while."""
-        self._go_back(key)
-        self._troubles.setdefault(key, _Trouble()).failed_ns = now_ns
-
-    def _set_back(self, key: ExperimentKey, now_ns: int) -> None:
-        """Pause a run whose rows could not be made. To be called in an ``except``."""
-        self._pause(key, now_ns)
-        self._counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
-        if self._may_log(now_ns):
-            _log.exception("Making rows of %s failed; its batches are kept, retrying.", key)
-
-    def _set_aside(self, key: ExperimentKey, one: Spooled, reason: SampleDrop) -> None:
-        """Set an unreadable batch aside. For ``UNDECODABLE`` in an ``except``."""
-        self._spool.set_aside(key, one.offset)
-        self._troubles.pop(key, None)
-        self._counters.add(Counter.SAMPLES_DROPPED, reason=reason, run=key)
-        if reason is SampleDrop.DAMAGED:
-            message = "Batch %d of %s is damaged in the journal and was set aside. Check the disk."
-            _log.error(message, one.offset, key)
-        else:
-            _log.exception(
-                "Batch %d of %s cannot be made into rows and was set aside. Please report this.",
-                one.offset,
-                key,
-            )
-
-    def _may_log(self, now_ns: int) -> bool:
-        if not _has_passed(_LOG_EVERY_NS, self._logged_ns, now_ns):
-            return False
-        self._logged_ns = now_ns
-        return True
-
-    # Below: commits.
+    # Commits.
 
     def _commit(self, commits: Sequence[Commit], now_ns: int) -> None:
-        """Commit all of them in one transaction, or each by itself if one is refused.
+        """Commit all runs in one transaction, or each by itself if one is refused.
 
         Raises:
             JournalError: No room for the rows, or the journal is unreachable. The runs are rolled
@@ -691,6 +566,111 @@ class Scheduler:
         self._counters.add(Counter.ROWS_CREATED, len(commit.rows))
         if commit.rows or commit.description is not None:
             self._around.notify(commit.key)
+
+    # Which runs are in memory.
+
+    def _load(self, key: ExperimentKey, now_ns: int) -> Run:
+        """Return a run, loaded if it was not. Raises LeaseLost if it is another bridge's."""
+        run = self._loaded.get(key)
+        if run is None:
+            epoch = self._epoch(key)  # before its progress is read
+            if epoch is None:
+                raise LeaseLost(f"{key} belongs to another bridge.")
+            run = self._loaded[key] = Run.load(
+                key,
+                self._run_store.saved(key),
+                self._settings,
+                counters=self._counters,
+                epoch=epoch,
+                now_ns=now_ns,
+                archive_room=self._around.archive_room,
+                is_one_launch=self._around.is_one_launch,
+            )
+        self._unloaded.pop(key, None)
+        return run
+
+    def _unload(self, key: ExperimentKey) -> None:
+        run = self._loaded.pop(key, None)
+        if run is not None:
+            run.unload()
+
+    def _go_back(self, *keys: ExperimentKey) -> None:
+        """Forget uncommitted state of these runs, and load them again in the next round."""
+        for key in keys:
+            self.begin(key)
+            self._unload(key)
+
+    def _leave_lost(self) -> None:
+        """Leave runs that are no longer owned, or owned again in another epoch."""
+        lost = [key for key, run in self._loaded.items() if self._epoch(key) != run.epoch]
+        lost += [key for key in [*self._unloaded] if self._epoch(key) is None]
+        for key in lost:
+            self._leave(key)
+
+    def _leave(self, key: ExperimentKey) -> None:
+        """Forget a run that another bridge owns; if it is owned here again, load it anew."""
+        self._unload(key)
+        for kept in (self._unloaded, self._troubles, self._findings, self._uncommitted_findings):
+            kept.pop(key, None)
+        if self._epoch(key) is not None:
+            self.begin(key)
+
+    def _looks_at_silent(self, now_ns: int) -> bool:
+        """Return whether this round looks at runs without news, too."""
+        n = len(self._loaded)
+        pause_ns = min(n * _NS_PER_LOOK, _MOST_LOOK_NS)
+        looks = n <= _FEW_RUNS or _has_passed(pause_ns, self._looked_ns, now_ns)
+        if looks:
+            self._looked_ns = now_ns
+        return looks
+
+    def _is_silent(self, key: ExperimentKey, waiting: Container[ExperimentKey]) -> bool:
+        run = self._loaded.get(key)
+        if run is None or key in waiting or key in self._unloaded:
+            return False
+        return not (run.batches.unread or run.has_more)
+
+    def _is_idle(self, run: Run, now_ns: int) -> bool:
+        return now_ns - run.used_ns > _IDLE_NS and not run.is_watching
+
+    # What goes wrong with a run delays no other.
+
+    def _is_paused(self, key: ExperimentKey, now_ns: int) -> bool:
+        trouble = self._troubles.get(key)
+        return trouble is not None and not _has_passed(_RETRY_NS, trouble.failed_ns, now_ns)
+
+    def _pause(self, key: ExperimentKey, now_ns: int) -> None:
+        """Roll a run back to its last commit, and leave it out for a while."""
+        self._go_back(key)
+        self._troubles.setdefault(key, _Trouble()).failed_ns = now_ns
+
+    def _set_back(self, key: ExperimentKey, now_ns: int) -> None:
+        """Pause a run whose rows could not be made. To be called in an ``except``."""
+        self._pause(key, now_ns)
+        self._counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
+        if self._may_log(now_ns):
+            _log.exception("Making rows of %s failed; its batches are kept, retrying.", key)
+
+    def _set_aside(self, key: ExperimentKey, one: Spooled, reason: SampleDrop) -> None:
+        """Set an unreadable batch aside. For ``UNDECODABLE`` in an ``except``."""
+        self._spool.set_aside(key, one.offset)
+        self._troubles.pop(key, None)
+        self._counters.add(Counter.SAMPLES_DROPPED, reason=reason, run=key)
+        if reason is SampleDrop.DAMAGED:
+            message = "Batch %d of %s is damaged in the journal and was set aside. Check the disk."
+            _log.error(message, one.offset, key)
+        else:
+            _log.exception(
+                "Batch %d of %s cannot be made into rows and was set aside. Please report this.",
+                one.offset,
+                key,
+            )
+
+    def _may_log(self, now_ns: int) -> bool:
+        if not _has_passed(_LOG_EVERY_NS, self._logged_ns, now_ns):
+            return False
+        self._logged_ns = now_ns
+        return True
 
 
 def _log_failures(key: ExperimentKey, run: Run, description: Description) -> None:

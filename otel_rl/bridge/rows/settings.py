@@ -28,10 +28,6 @@ class RowSettings(Section):
     worker_timeout_s: Seconds = Field(default=15.0, gt=0, le=86400)
     """Time without an export until a worker counts as gone."""
 
-    max_rows_per_minute: int = Field(default=0, ge=0)
-    """Rows that a run gets in a minute. Beyond that only every second step has a row, then every
-    fourth, and so on. W&B advises 1000. 0: no bound."""
-
     per_worker: bool = False
     """Whether each worker's own series are written, too."""
 

@@ -20,30 +20,20 @@ _TEXTS: Final = ("role", "worker", "host", "name", "phase", "phase_class")
 
 
 class SpanLog(NamedTuple):
-    """Spans, to be stored beside the state and passed to ``RecentSpans.restore``.
-
-    Attributes:
-        newest_ns: The latest of their ends.
-        body: Opaque.
-    """
+    """Spans, to be stored beside the state and passed to ``RecentSpans.restore``."""
 
     newest_ns: int
     body: bytes
 
 
 def span_log(spans: Sequence[SpanRecord]) -> SpanLog:
-    """Return the log of these spans, at least one."""
     parts = (spans[at : at + _PART] for at in range(0, len(spans), _PART))
     body = b"".join(compress(encode(part)) for part in parts)
     return SpanLog(max(span.end_ns for span in spans), body)
 
 
 def read_spans(body: bytes) -> Iterator[Sequence[SpanRecord]]:
-    """Yield the spans of ``SpanLog.body``, part by part.
-
-    Raises:
-        StateRefused: It is something else.
-    """
+    """Yield the spans of ``SpanLog.body``, part by part."""
     known: dict[str, str] = {}  # many spans have few different texts
     for raw in decompress_each(body):
         spans = decode(raw, list[SpanRecord])

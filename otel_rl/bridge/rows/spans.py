@@ -60,7 +60,6 @@ class RecentSpans(Stored, dict=True):
 
     @property
     def by_id(self) -> Mapping[bytes, SpanRecord]:
-        """Return the spans, by id."""
         return self._spans
 
     def new_of(self, spans: Iterable[SpanRecord]) -> Sequence[SpanRecord]:
@@ -118,7 +117,6 @@ class RecentSpans(Stored, dict=True):
         return before - len(self._spans)
 
     def drop_through(self, horizon_ns: int) -> None:
-        """Forget the spans that ended by then."""
         if horizon_ns <= self.forgotten_ns:
             return
         self.forgotten_ns = horizon_ns
@@ -264,7 +262,6 @@ class SpanWindow(Stored, dict=True):
     """Explains steps by recent spans, which arrive in any order.
 
     Attributes:
-        recent: The spans.
         chosen: Steps whose spans stay.
         missing: Steps that have spans.
         gaps: Steps without spans, as of the last explanation.
@@ -290,7 +287,6 @@ class SpanWindow(Stored, dict=True):
 
     @property
     def is_open(self) -> bool:
-        """Return whether a step waits to be explained."""
         return bool(self._waiting)
 
     @property
@@ -314,12 +310,7 @@ class SpanWindow(Stored, dict=True):
         return self._explaining is not None
 
     def add(self, spans: Iterable[SpanRecord], settings: AlignSettings, received_ns: int) -> int:
-        """Add spans; repeats make no difference.
-
-        Returns:
-            Number of spans that were too old or evicted; and of those, the ones of steps that may
-            wait to be explained.
-        """
+        """Add spans; repeats make no difference. Returns how many were too old or evicted."""
         added, dropped = self.recent.add(spans)
         self.missing.add(added)
         for span in added:
@@ -348,7 +339,6 @@ class SpanWindow(Stored, dict=True):
         Args:
             role: Role of the steps; empty if no metric has one.
             settings: How long to wait for spans.
-            now_ns: The bridge's clock.
             missed: Returns the instances of workers whose last spans may never arrive, and the time
                 range of these. Called if there is something to explain.
             reported: Steps of the role by metrics.
@@ -440,7 +430,7 @@ class SpanWindow(Stored, dict=True):
         return replace(of, missed=sorted({*of.missed, *dropped})) if dropped else of
 
     def _against_best(self, of: StepAnalysis, role: str) -> StepAnalysis:
-        """Tell the efficiency by the best pace of the run: slower work is no better use of it."""
+        """Lower the efficiency by how much slower the step is than the run's best pace."""
         ideal_s = of.health.get(tracker_key(role, names.RL_HEALTH_IDEAL), 0.0)
         if not ideal_s:
             return of
@@ -452,7 +442,6 @@ class SpanWindow(Stored, dict=True):
         return replace(of, health={**of.health, key: of.health[key] * best_s / ideal_s})
 
     def _over_ns(self, steps: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """Return the end of each step, on the last rank."""
         over_ns = dict.fromkeys(steps, 0)
         for span in self.recent.by_id.values() if steps else ():
             if span.name == STEP_SPAN and span.step is not None:
@@ -491,7 +480,7 @@ class _Explaining:
     Attributes:
         role: Role of the steps.
         over_ns: End of each remaining step, by role and number; also of other roles.
-        explained: Iterator that explains the next of them.
+        explained: Iterator that explains the next step.
     """
 
     role: str

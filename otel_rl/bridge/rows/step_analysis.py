@@ -42,7 +42,6 @@ class HostClock(NamedTuple):
     """Corrected clock.
 
     Attributes:
-        host: The host.
         ahead_ns: Its lead over the clock of the step; negative if behind.
         worker: The instance of a worker there.
     """
@@ -57,12 +56,11 @@ class StepAnalysis:
     """Analysis of a step.
 
     Attributes:
-        step: The step.
         time_ns: Its end, on the last rank.
         values: Tracker key to seconds; their sum is the duration of the step.
         trace_id: Trace of the step, in hexadecimal digits.
-        worker: The instance that took most of it.
-        longest: ``<role>/<phase>`` that took most of it.
+        worker: The instance with most of the critical path.
+        longest: ``<role>/<phase>`` with most of the critical path.
         path: (role, phase, instance) to seconds on the critical path.
         busy: (role, phase, instance) to seconds of the step's time, waits included. Of each role
             and phase at most ``MAX_WORKERS``, the longest.
@@ -312,7 +310,6 @@ def _gaps(forest: Forest, missed: Mapping[str, tuple[int, int]]) -> dict[str, tu
 
 
 def _busy(activity: Mapping[Process, Sequence[Stretch]]) -> dict[Place, float]:
-    """Return seconds by role, phase and worker, as ``StepAnalysis.busy``."""
     of_workers: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for process, stretches in activity.items():
         for stretch in stretches:

@@ -38,9 +38,9 @@ class PausableClock(Stored):
         this clock       10 11 12                12 13 14
 
     Attributes:
-        deaf_ns: Its lag behind the bridge's clock.
+        deaf_ns: Lag of this clock behind the bridge's.
         since_ns: Its last restart, by the bridge's clock.
-        latest_ns: The latest time that it has shown.
+        latest_ns: The latest time that this clock has shown.
     """
 
     deaf_ns: Int64 = 0
@@ -49,11 +49,9 @@ class PausableClock(Stored):
 
     @property
     def resumed_ns(self) -> int:
-        """Return the time that it showed at its last restart."""
         return self.since_ns - self.deaf_ns
 
     def at(self, now_ns: int) -> int:
-        """Return its time when the bridge's clock shows ``now_ns``."""
         shown_ns = max(now_ns, self.since_ns) - self.deaf_ns
         self.latest_ns = max(self.latest_ns, shown_ns)
         return shown_ns
@@ -154,19 +152,12 @@ def read_standing(connection: Connection, run: str) -> Standing:
 
 
 def _by_the_bridges_clock(time_ns: int, event_ns: int, clock: PausableClock) -> int:
-    """Return when the run's clock showed the time of an export.
-
-    Args:
-        time_ns: By the run's clock; 0 before an export.
-        event_ns: By the worker's clock, to tell how far the run's was behind before its last pause.
-        clock: Clock of the run.
-    """
+    """Convert a time of the run's clock to the bridge's; ``event_ns`` is the worker's time."""
     if time_ns and time_ns > clock.since_ns - clock.deaf_ns:
         return time_ns + clock.deaf_ns
     return max(time_ns, min(event_ns, time_ns + clock.deaf_ns)) if time_ns else 0
 
 
 def _cause(kind: str = _NONE, role: str = _NONE, worker: str = _NONE) -> str:
-    """Return the first cause of a finding, by the rest of its subject."""
     where = next((one for one in (worker, role) if one not in {"", _NONE}), "")
     return "" if kind == _NONE else f"{kind} {where}".rstrip()

@@ -42,14 +42,7 @@ _TRACE_URL = "trace_url"
 
 
 class TableSample(Stored, gc=False):
-    """Sample in a table.
-
-    Attributes:
-        role: Role of its worker.
-        label: Label of its worker.
-        time_ns: When it was reported.
-        fields: As received.
-    """
+    """Sample in a table."""
 
     role: str
     label: str
@@ -64,7 +57,6 @@ class ClosedTable:
     Attributes:
         step: Step of its samples; None if they have none.
         time_ns: Latest event time among them.
-        key: Its tracker key.
         samples: In the order of event time.
         first_line: Number of its first line, if this is a part of the run's console.
     """
@@ -134,29 +126,16 @@ class OpenTables(Stored):
     _console_lines: Count = 0  # in closed tables
 
     def check(self) -> None:
-        """Check what was read from the journal.
-
-        Raises:
-            StateRefused: A sample has something that is no value of JSON.
-        """
         for table in (*self._open.values(), *(one[-1] for one in self._full)):
             for sample in table.samples:
                 check_json(sample.fields)
 
     @property
     def is_open(self) -> bool:
-        """Return whether any sample waits."""
         return bool(self._open or self._full)
 
     def add(self, sample: TextSample, worker: WorkerState, key: str, received_ns: int) -> None:
-        """Add a new sample.
-
-        Args:
-            sample: As received.
-            worker: The reporting worker.
-            key: Key of its table.
-            received_ns: Its arrival, by the bridge's clock.
-        """
+        """Add a new sample."""
         place = (key, sample.step)
         table = self._open.get(place)
         if table is None:
@@ -177,7 +156,6 @@ class OpenTables(Stored):
         """Remove and return every table that has waited long enough.
 
         Args:
-            settings: Rules of the run.
             now_ns: The bridge's clock, without its downtime.
             everything: Whether no more data will come.
             at_most: Number of samples; tables beyond it stay open until the next call.

@@ -53,12 +53,7 @@ _MIN_RATE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ClosedWindow:
-    """One row of time-driven values.
-
-    Attributes:
-        time_ns: Latest event time among its samples.
-        values: Tracker key to value.
-    """
+    """One row of time-driven values."""
 
     time_ns: int
     values: dict[str, float]
@@ -70,7 +65,7 @@ class _Counted(Stored, gc=False):
     Attributes:
         worker: Its role and label.
         from_ns: Start of its counting in the window.
-        to_ns: End of it.
+        to_ns: End of its counting in the window.
         value: The finite part, which goes into the total: one NaN would make the total NaN for
             good.
         seconds: Duration of the counting.
@@ -85,7 +80,6 @@ class _Counted(Stored, gc=False):
     oddity: Number = 0.0
 
     def add(self, increment: Increment, time_ns: int) -> None:
-        """Add a count up to ``time_ns``."""
         from_ns = time_ns - int(increment.seconds * _NS_PER_S)
         if from_ns < self.from_ns:
             self.from_ns = from_ns
@@ -98,7 +92,6 @@ class _Counted(Stored, gc=False):
         self.seconds += increment.seconds
 
     def joined(self, before: "_Counted") -> "_Counted":
-        """Return the sum with the worker's earlier count."""
         return _Counted(
             self.worker,
             min(self.from_ns, before.from_ns),
@@ -139,7 +132,6 @@ class _Window(Stored, gc=False):
     devices: dict[Count, tuple[str, str]] = field(default_factory=dict)
 
     def groups(self, stream: Stream) -> Iterator[Group]:
-        """Yield the groups that the samples of a stream are reduced into."""
         if stream.device:
             self.devices[stream.number] = stream.device, stream.worker.role
         yield stream.group
@@ -159,11 +151,7 @@ class OpenWindows(Stored):
     _unrated: _CountedOfGroups = field(default_factory=dict)
 
     def check(self, groups: int) -> None:
-        """Check what was read from the journal, of a run with so many groups.
-
-        Raises:
-            StateRefused: It has values of other groups.
-        """
+        """Check what was read from the journal, of a run with so many groups."""
         for one in self._open.values():
             check_places(groups, one.levels, one.counted, one.distributions, one.single)
 
@@ -175,7 +163,6 @@ class OpenWindows(Stored):
         received_ns: int,
         settings: AlignSettings,
     ) -> int:
-        """Fold in measurements of one level. Returns the number of late ones."""
         return self.add_each([stream] * len(values), values, times_ns, received_ns, settings)
 
     def add_each(
@@ -231,7 +218,6 @@ class OpenWindows(Stored):
     def add_distribution(
         self, stream: Stream, point: HistogramPoint, received_ns: int, settings: AlignSettings
     ) -> bool:
-        """Fold in a delta histogram. Returns whether it is late."""
         time_ns = point.time_ns + stream.worker.shift_ns
         window = self._window(time_ns, received_ns, settings)
         for group in window.groups(stream):
@@ -243,11 +229,9 @@ class OpenWindows(Stored):
 
     @property
     def is_open(self) -> bool:
-        """Return whether any sample waits."""
         return bool(self._open)
 
     def close_surplus(self, table: StreamTable, settings: AlignSettings) -> list[ClosedWindow]:
-        """Remove and return the oldest windows above the bound."""
         rows: list[ClosedWindow] = []
         surplus = max(0, len(self._open) - settings.max_open_windows)
         for end_ns in sorted(self._open)[:surplus]:
@@ -267,10 +251,8 @@ class OpenWindows(Stored):
         """Remove and return every window that is over, in order of time.
 
         Args:
-            table: Streams, workers and keys.
             settings: How long to wait.
             now_ns: The bridge's clock without its downtime.
-            clock_ns: The bridge's clock.
             everything: No more data will come.
             at_most: Number of values of rows; windows beyond it stay open until the next call.
         """
@@ -417,7 +399,7 @@ _CellT = TypeVar("_CellT")
 def _once(
     cells: dict[int, _CellT], window: _Window, weight: Callable[[_CellT], float]
 ) -> dict[int, _CellT]:
-    """Keep, for each device, only the stream with the largest weight."""
+    """Keep one stream for each device: the one with the largest weight."""
     if not window.devices or window.devices.keys().isdisjoint(cells):
         return cells
     chosen: dict[int | str, int] = {}
@@ -454,10 +436,7 @@ def _device_counts(window: _Window, table: StreamTable) -> Iterator[tuple[str, f
 def _turns(
     window: _Window, table: StreamTable, rates: Mapping[int, Sequence[float]]
 ) -> Iterator[tuple[str, float]]:
-    """Yield the idle share of time of each GPU that processes take turns on.
-
-    And the excess above all of the time it was held. Within a window one hides the other.
-    """
+    """Yield the idle share of time, and the excess, of each GPU that processes share in turns."""
     held: dict[str, float] = {}
     for number in window.counted:
         group = table.keys.groups[number]

@@ -18,11 +18,6 @@ _NS_PER_S: Final = 1_000_000_000
 class WorkerReports:
     """Takes the exports of the workers of one run.
 
-    Args:
-        intake: Points of the run.
-        liveness: Leases of its workers.
-        has_exports: See the attribute.
-
     Attributes:
         has_exports: Whether there was an export since everything was closed.
         is_one_launch: Whether all workers are of the one launch that the bridge is for.
@@ -48,7 +43,6 @@ class WorkerReports:
         """Add exports whose samples are already added.
 
         Args:
-            exports: Exports of one batch.
             is_new: Whether the batch holds a sample that is no repeat, or no sample.
             arrived_ns: Arrival of the batch, by the bridge's clock.
             received_ns: Arrival without the bridge's downtime.

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from otel_rl.bridge.diagnosis.histories import LiveHistories, MemoryBound
-from otel_rl.bridge.journal.reader import history_size
+from otel_rl.bridge.journal.reader import history_records
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.report_json import run_as_json
 from otel_rl.records import ExperimentStatus
@@ -108,7 +108,7 @@ class Diagnoses:
         )
         if looked.left:
             with found.open() as connection:
-                records, _ = history_size(connection, found.id)
+                records = history_records(connection, found.id)
             raise Unread(1 - looked.left / max(1, records))
         history = looked.history
         silent_s = max(0.0, (now_ns - history.newest_ns) / _NS_PER_S)

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any, Final
 
-from otel_rl.bridge.journal.reader import Standing, history_size, read_named_keys, state_of
+from otel_rl.bridge.journal.reader import Standing, history_bytes, read_named_keys, state_of
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.dashboard.arrange import Panel, Section
 from otel_rl.dashboard.resemblance import headlines
@@ -97,7 +97,7 @@ def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]
     with found.open() as connection:
         keys = read_named_keys(connection, found.id).specs
         standing = read_standing(connection, found.id)
-        _, size = history_size(connection, found.id)
+        size = history_bytes(connection, found.id)
     told = {"verdict": standing.verdict, "cause": label(standing.cause)}
     facts = {**run_facts(found, standing, now_ns), **told, "shown": None}
     if size > _MAX_SPARK_BYTES:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from otel_rl.bridge.journal.reader import TableRow, read_tables
-from otel_rl.records import CONSOLE, STACKS
+from otel_rl.bridge.journal.reader import read_tables
+from otel_rl.records import CONSOLE, STACKS, Row
 from otel_rl.view.journals import Found
 from otel_rl.view.text import label, passage
 
@@ -133,7 +133,7 @@ def _is_rollouts(key: str) -> bool:
     return key != CONSOLE and not key.startswith(_OWN) and not key.endswith(_STACKS)
 
 
-def _samples(rows: Sequence[TableRow], table: str) -> Iterator[_Sample]:
+def _samples(rows: Sequence[Row], table: str) -> Iterator[_Sample]:
     """Yield samples as fields, the newest first."""
     for row in rows:
         found = row.tables.get(table)

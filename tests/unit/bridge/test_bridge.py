@@ -445,6 +445,21 @@ def test_nothing_is_acknowledged_once_the_tables_are_gone(
     assert "Traceback" not in caplog.text
 
 
+def test_an_idle_bridge_whose_tables_are_put_back_is_healthy_again(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    url = postgres.new_database("UTF8")
+    bridge = Bridge(settings(tmp_path, journal={"url": url}))
+    bridge.start()
+    bridge.accept([batch(0)])
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("ALTER TABLE batches RENAME TO away")
+        wait_until(lambda: bool(bridge.problem), "the bridge to notice", timeout_s=DEADLINE_S)
+        connection.execute("ALTER TABLE away RENAME TO batches")
+    wait_until(lambda: health(bridge) == (200, "ok\n"), "health again", timeout_s=DEADLINE_S)
+    assert ended(bridge).is_complete
+
+
 def test_nothing_is_acknowledged_once_the_database_is_gone(
     tmp_path: Path, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:

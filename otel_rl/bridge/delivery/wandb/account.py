@@ -128,9 +128,7 @@ class Account:
     Attributes:
         online: Whether rows go to the server; otherwise into a file for ``wandb sync``.
         base_url: URL of the server's API, without a slash at the end.
-        project: The W&B project.
         entity: The W&B team or user, or empty for the key's default.
-        api_key: The secret.
         verify_tls: Whether the server's certificate must be trusted.
         attached_run: The run of another process to join; empty for one of the bridge's own,
             ``{init}`` where it is not known yet.
@@ -146,7 +144,6 @@ class Account:
 
     @property
     def attached_path(self) -> str:
-        """Return ``attached_run`` with project and entity, as the setting ``attach`` takes it."""
         return "/".join(filter(None, (self.entity, self.project, self.attached_run)))
 
 
@@ -159,8 +156,6 @@ def find_account(
     """Resolve the settings, the environment and the files of ``wandb login``.
 
     Args:
-        settings: Of the tracker.
-        environ: The environment.
         key: The run, or None for any: ``attached_run`` may then have placeholders.
         own_run: Path of the run that the program has made, for ``attach={init}``; empty if that
             cannot be joined, None as long as it is unknown.
@@ -224,7 +219,6 @@ def find_account(
 
 
 def is_disabled(mode: str, environ: Mapping[str, str]) -> bool:
-    """Return whether no W&B run is wanted, by the option ``mode`` or by the environment."""
     return (environ.get("WANDB_MODE", "") if mode in _AUTO else mode) == _DISABLED
 
 
@@ -326,7 +320,6 @@ def _checked(name: str, text: str) -> str:
 
 
 def _login_file(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Read the file that ``wandb login --host`` writes."""
     home = environ.get("HOME") or "~"
     directory = environ.get("WANDB_CONFIG_DIR") or f"{home}/.config/wandb"
     parser = configparser.ConfigParser(interpolation=None)

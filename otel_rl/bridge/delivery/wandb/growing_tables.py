@@ -85,7 +85,6 @@ class _Growing:
 
     @property
     def wait_s(self) -> float:
-        """How long after the last time it is shown again."""
         if self.first_shown_s is None:
             return 0.0
         twice_s = min(self.shown_s - self.first_shown_s, MAX_INTERVAL_S)
@@ -105,7 +104,6 @@ class GrowingTables:
         upload: Sends a table under its key to the opened run.
         path: File of the samples; None if they come again with the next opening.
         start: Number of the first row that comes now.
-        monotonic: Seconds, for intervals.
     """
 
     def __init__(
@@ -145,11 +143,7 @@ class GrowingTables:
         return replace(row, tables=tables)
 
     def show(self, *, everything: bool = False) -> None:
-        """Upload the tables that have new samples and were not uploaded for long enough.
-
-        Args:
-            everything: True uploads them all: the run ends.
-        """
+        """Upload the tables that have new samples and were not uploaded for long enough."""
         now_s = self._monotonic()
         for key, table in self._tables.items():
             if table.is_new and (everything or now_s - table.shown_s >= table.wait_s):
@@ -166,7 +160,7 @@ class GrowingTables:
         samples: Sequence[Sequence[Value]],
         octave: _Octave | None,
     ) -> bool:
-        """Add samples, and return whether no row of the octave had a table of its own before."""
+        """Add samples. Returns whether this row shows the first table of its octave."""
         if key not in self._tables and len(self._tables) == MAX_TABLES:
             if not self._is_full:
                 self._is_full = True
@@ -195,7 +189,6 @@ class GrowingTables:
             self._give_up(exc)
 
     def _rewrite(self, path: Path) -> None:
-        """Leave out the samples that no table keeps any more."""
         new = path.with_suffix(".samples.new")
         with new.open("w") as file:
             self._file_bytes = 0

@@ -37,14 +37,12 @@ _OFFLINE = "Set WANDB_MODE=offline to write files instead."
 
 
 def _validate(attributes: Mapping[str, str]) -> None:
-    """Raise ConfigError if no W&B run with these attributes can work here."""
     find_account(WandbSettings.parse(attributes), os.environ)
     if importlib.util.find_spec("wandb") is None:
         raise MissingExtra("tracker: wandb", "the package wandb", "wandb")
 
 
 def _check(attributes: Mapping[str, str], directory: Path) -> Sequence[CheckResult]:
-    """Check the package, the directory, the key and the server."""
     results = [_check_package(), check_writable("tracker directory", directory)]
     try:
         account = find_account(WandbSettings.parse(attributes), os.environ)

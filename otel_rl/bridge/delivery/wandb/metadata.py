@@ -77,7 +77,6 @@ class Notes:
 
     Args:
         account: Online.
-        run: Of the bridge.
     """
 
     def __init__(self, account: Account, run: RunInfo) -> None:
@@ -133,7 +132,6 @@ def show(run: "wandb.Run", description: Description) -> None:
 
 
 def _crash(description: Description) -> str:
-    """Return the error that ended the run, with its message; empty if there was none."""
     crash = description.crash
     if crash is None:
         return ""
@@ -142,14 +140,12 @@ def _crash(description: Description) -> str:
 
 
 def show_config(run: "wandb.Run", values: Mapping[str, Value]) -> None:
-    """Add to the config of a run."""
     config = {_key(key): storable(value) for key, value in values.items()}
     if config:
         run.config.update(config, allow_val_change=True)  # type: ignore[no-untyped-call]  # no hints
 
 
 def device_config(description: Description) -> Mapping[str, Value]:
-    """Return the GPUs of the run as a part of its config."""
     devices: dict[str, Value] = {
         prefix: {
             "uuid": device.uuid,
@@ -183,9 +179,6 @@ class ProvenanceFiles:
 
     These are three files, which W&B shows in its Overview and Files tabs. The machines of all
     workers are in the config.
-
-    Args:
-        run: Opened.
     """
 
     def __init__(self, run: "wandb.Run") -> None:
@@ -193,11 +186,7 @@ class ProvenanceFiles:
         self._written: dict[str, str] = {}
 
     def show(self, provenance: Provenance | None) -> None:
-        """Write the provenance of the run.
-
-        Raises:
-            OSError: The directory of the run cannot be written to.
-        """
+        """Write the provenance of the run."""
         if provenance is None:
             return
         files = {

@@ -61,7 +61,6 @@ class RunFile:
         directory: Of the run. It need not exist.
 
     Attributes:
-        directory: As the argument.
         rows: Rows 0 to ``rows - 1`` are there, with the files of their tables.
         journal: Identity of the journal of the rows; "" if it was not read yet.
         exit_code: Of the run; None while its exit record was not read.
@@ -78,15 +77,10 @@ class RunFile:
 
     @property
     def path(self) -> Path | None:
-        """Return the path of the file; None if there is none."""
         return next(iter(sorted(self.directory.glob("run-*.wandb"))), None)
 
     def read(self, *, max_bytes: int | None = None, timeout_s: float = float("inf")) -> bool:
         """Continue reading.
-
-        Args:
-            max_bytes: Stop after about as many.
-            timeout_s: Stop then.
 
         Returns:
             Whether all valid bytes were read.
@@ -125,7 +119,6 @@ class RunFile:
         self.exit_code = None
 
     def _take(self, record: bytes) -> bool:
-        """Evaluate a record. Returns False if it is not complete."""
         if _kind(record) in {_SUMMARY, _STATS}:
             return True
         message = _parsed(record)
@@ -161,8 +154,6 @@ class OfflineCopy:
     """Copy that is being written.
 
     Args:
-        directory: Of this copy.
-        run_id: Of the run.
         journal: Journal of the rows.
         stall_timeout_s: Longest time without progress of the file while rows are pending; infinite
             if such a time says nothing.
@@ -183,7 +174,6 @@ class OfflineCopy:
         self._waiting_since = time.monotonic()
 
     def begin(self) -> None:
-        """Note that rows are about to be given to the SDK."""
         if self._file.rows == self.next_row:
             self._waiting_since = time.monotonic()
 
@@ -235,7 +225,6 @@ class OfflineCopy:
                 return
 
     def _others(self) -> Iterator[RunFile]:
-        """Yield the other copies that could be read to their end."""
         deadline = time.monotonic() + _READ_OLDER_S
         for other in _others(self._file.directory, self._run_id):
             with contextlib.suppress(OSError):  # unreadable: it stays
@@ -261,16 +250,7 @@ class OfflineCopy:
 
 
 def check_room(parent: Path, run_id: str, journal: str) -> None:
-    """Check that there is room for a new copy beside an older one.
-
-    Args:
-        parent: Directory of the copies. It need not exist.
-        run_id: Of the run.
-        journal: Journal of the rows.
-
-    Raises:
-        TrackerUnavailable: There is no room.
-    """
+    """Check that there is room for a new copy beside an older one."""
     largest, needed = None, 0
     for other in _others(parent / "new", run_id):
         size = 0
@@ -294,10 +274,6 @@ def removed_unless_opened(parent: Path, run_id: str) -> Iterator[None]:
     """Remove the directory of a copy that is made within the context, if that raises.
 
     While a disk is full, each attempt would leave one.
-
-    Args:
-        parent: Directory of the copies. It need not exist.
-        run_id: Of the run.
     """
     known = {other.directory for other in _others(parent / "new", run_id)}
     try:
@@ -310,14 +286,7 @@ def removed_unless_opened(parent: Path, run_id: str) -> Iterator[None]:
 
 
 def check_writable(directory: Path) -> None:
-    """Refuse an unwritable directory, which W&B would replace by a temporary one with a warning.
-
-    Args:
-        directory: Directory of the run.
-
-    Raises:
-        TrackerUnavailable: It cannot be read and written, by W&B's own test.
-    """
+    """Refuse an unwritable directory, which W&B would replace by a temporary one with a warning."""
     if not os.access(directory, os.W_OK | os.R_OK):
         raise TrackerUnavailable(
             f"W&B cannot write to {directory}.",
@@ -340,7 +309,6 @@ def _room_hint(directory: Path) -> str:
 
 
 def _free_bytes(directory: Path) -> int:
-    """Return the free bytes for a user, as far as the file system reports them; without quotas."""
     nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     return shutil.disk_usage(nearest).free
 

@@ -67,12 +67,7 @@ _MAX_TITLE_LENGTH = 100  # of an alert
 
 
 def payload(row: Row, hours: float) -> dict[str, object]:
-    """Return the payload of a row for one call.
-
-    Args:
-        row: Of the run.
-        hours: Its time since the first row.
-    """
+    """Return the payload of a row for one call."""
     payload: dict[str, object] = {**_numbers(row), HOURS: hours}
     payload.update((wandb_key(name), text) for name, text in row.labels.items())
     tables = ((name, table) for name, table in row.tables.items() if name != CONSOLE)
@@ -117,8 +112,7 @@ class KeyDisplay:
     """Definitions of the keys of an opened run.
 
     Args:
-        run: Opened.
-        attempt: Of the rows that it has.
+        attempt: Attempt of the last row in the run.
         prefix: Of all keys.
         has_axes: Whether charts move to the axis of each attempt.
     """
@@ -148,7 +142,6 @@ class KeyDisplay:
             self._define(spec)
 
     def _begin(self, attempt: int) -> None:
-        """Draw all keys of steps over the axis of an attempt from now on."""
         self._attempt = attempt
         own = attempt_axis(attempt)
         if own != STEP:

@@ -102,11 +102,8 @@ class OpenedRun:
     """A run that is open, with what is shown of its rows beside their values. One thread.
 
     Attributes:
-        run: W&B's.
         summary: Of its rows, and the time of the first one.
-        display: Definitions of its keys.
         console: Selects the lines of the console that it lacks.
-        samples: Its tables of all samples.
         panels: Its System panels, unless they are switched off.
     """
 
@@ -118,12 +115,7 @@ class OpenedRun:
     panels: SystemPanels | None
 
     def write(self, rows: Sequence[Row], log: Callable[[Row, Line], None]) -> None:
-        """Log rows that the summary has.
-
-        Args:
-            rows: In ascending order.
-            log: Called with each row and its line.
-        """
+        """Log rows that the summary has."""
         with translated():
             for given in rows:
                 # Before the row, whose confirmation should not come without them.
@@ -137,7 +129,6 @@ class OpenedRun:
                     self.panels.send(row)
 
     def finish(self, exit_code: int) -> None:
-        """Show the last samples, and finish the run, see ``finish``."""
         with translated():
             self.samples.show(everything=True)
         finish(self.run, exit_code)
@@ -153,7 +144,6 @@ def finish(run: "wandb.Run", exit_code: int) -> None:
 
 
 def _log_console(run: "wandb.Run", lines: Sequence[str]) -> None:
-    """Add lines to the run's console, for which W&B has a call since 0.27."""
     if hasattr(run, "write_logs"):
         run.write_logs("\n".join(lines))
     else:

@@ -129,7 +129,7 @@ def ask_for_summary(account: Account, run_id: str) -> Mapping[str, object]:
 
 
 def set_notes(account: Account, run_id: str, notes: str, *, instead_of: Collection[str]) -> None:
-    """Set the notes of a run at the server if it has one of these. Raises as ``query``."""
+    """Set the notes of a run at the server if they are ``instead_of``. Raises as ``query``."""
     found = _bucket(account, run_id, "RunNotes", _NOTES_QUERY, _QUERY_TIMEOUT_S)
     if found and (found.get("notes") or "") in instead_of:
         query(account, "UpsertBucket", _NOTES_MUTATION, {"id": found.get("id"), "notes": notes})
@@ -213,8 +213,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         msg: str,
         headers: Message,
         newurl: str,
-    ) -> None:
-        """Raise the redirect as an error."""
+    ) -> None: ...
 
 
 def _opener(account: Account) -> urllib.request.OpenerDirector:
@@ -265,13 +264,7 @@ def _message(errors: object) -> str:
 
 
 class RunOnServer:
-    """The server's answers about one run, which only this journal may continue.
-
-    Args:
-        account: Server, project and entity.
-        run_id: Id of the run.
-        journal: Identity of the journal.
-    """
+    """The server's answers about one run, which only this journal may continue."""
 
     def __init__(self, account: Account, run_id: str, journal: str) -> None:
         self._account = account
@@ -279,7 +272,6 @@ class RunOnServer:
         self._journal = journal
 
     def rows(self) -> int:
-        """Return the number of rows."""
         return ask(self._account, self._run_id).rows
 
     def settled(self) -> RemoteRun:
@@ -300,7 +292,7 @@ class RunOnServer:
         return found
 
     def is_settled_at(self, state: RemoteRun) -> bool:
-        """Return whether the line counts are the same a while later, see ``settled``."""
+        """Ask again after a while, and return whether the line counts are the same."""
         time.sleep(_SETTLE_S)
         found = self._found()
         return (found.rows, found.console) == (state.rows, state.console)
@@ -331,7 +323,6 @@ class Upload:
     server is queried.
 
     Args:
-        run_id: For messages.
         start: All rows below are at the server.
         stall_timeout_s: Longest time without progress at the server while rows are pending.
 
@@ -348,15 +339,11 @@ class Upload:
         self._waiting_since = 0.0
 
     def begin(self) -> None:
-        """Note that rows are about to be given to the SDK."""
         if self.safe_row == self.next_row:
             self._waiting_since = time.monotonic()
 
     def confirm(self, ask: Callable[[], int]) -> int:
         """Return the first row that the server does not have.
-
-        Args:
-            ask: Queries the server for it.
 
         Raises:
             TrackerUnavailable: The server has taken none for too long.

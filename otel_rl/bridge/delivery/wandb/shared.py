@@ -119,14 +119,12 @@ class Marks:
     """Finds the first row of ours that a run lacks.
 
     Args:
-        account: Of the run.
         key: The mark.
         row: All rows below are known to be there.
-        step: W&B's step of the last of them; where to begin if there is none.
+        step: W&B's step of the last known row; where to begin if no row is known.
 
     Attributes:
         row: All rows below are there.
-        step: As the argument.
     """
 
     def __init__(self, account: Account, key: str, *, row: int, step: int) -> None:
@@ -138,7 +136,6 @@ class Marks:
         self._above: set[int] = set()  # row numbers found beyond the next expected one
 
     def are_there(self) -> bool:
-        """Return whether the last row known to be there still is."""
         return not self.row or self.row - 1 in self._page(self.step, self.step).values()
 
     def read(self, *, handed: int | None = None) -> int:
@@ -268,7 +265,6 @@ class SharedWandbTracker:
         return self._upload.safe_row
 
     def location(self) -> str:
-        """Return the URL of the run."""
         return str(self._opened().run.url or "")
 
     def close(self, *, exit_code: int) -> int | None:

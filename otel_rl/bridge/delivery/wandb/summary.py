@@ -9,22 +9,22 @@ metric, which is computed here and set explicitly, after each batch of rows.
     last_step         the last value up to the end of the last training step
     peak              the largest, alone
 
-A row that replaces another one of its step counts in its place. If it is of an older step, the last
-values remain those of the newest one, as do step, attempt and policy version.
+W&B keeps a row beside the one that it replaces, and its charts show both. So extremes are those of
+all rows, and a mean has the first value of each step. If a row that replaces another is of an older
+step, the last values remain those of the newest one, as do step, attempt and policy version.
 
 The state is in a file beside the journal, and is written before the rows that it includes: rows
 that are given again after a crash are not counted twice. Without the file, on another machine, the
 summary continues from that of the server, and a mean begins anew.
 
-Single values are not in the file. So if a row that was written before a restart is replaced after
-it, the mean keeps the earlier value, a largest or smallest one that was withdrawn remains, and
-workers' own values are those of the old step until their next row.
+Workers' own values are not in the file: if the first row after a restart replaces an older one,
+they are those of the older step until their next row.
 """
 
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -45,8 +45,6 @@ __all__ = ["RunSummary"]
 
 _NS_PER_HOUR: Final = 3_600_000_000_000
 
-_MAX_REPLACED: Final = 1_000  # steps of a key whose values may be replaced; late ones are few
-
 _MAX_PENDING: Final = 64  # changes of a value since the last step; the oldest is then as settled
 
 _Place = tuple[int, int]
@@ -61,10 +59,8 @@ class _Value:
 
     Attributes:
         kind: A ``Summary``.
-        last: The last value.
         best: Largest, smallest or sum.
         count: Number of values in ``best``.
-        firm: Largest or smallest of the values that may not be replaced any more.
         settled: Up to the end of the last step.
         pending: (time, value) of the changes after that, in order.
     """
@@ -73,7 +69,6 @@ class _Value:
     last: float | None = None
     best: float | None = None
     count: int = 0
-    firm: float | None = None
     settled: float | None = None
     pending: list[tuple[int, float]] = field(default_factory=list)
 
@@ -91,30 +86,13 @@ class _Value:
         self.count += 1
         if self.kind == Summary.MEAN:
             self.best = value if self.best is None else self.best + value
+        elif self.best is None:
+            self.best = value
         else:
-            self.best = self._extreme(self.best, value)
-
-    def withdraw(self, value: float, others: Iterable[float]) -> None:
-        """Undo ``take`` of a value, beside others that may be replaced, too."""
-        if not math.isfinite(value) or self.best is None:
-            return
-        self.count -= 1
-        if self.kind == Summary.MEAN:
-            self.best = self.best - value if self.count else None
-        elif value == self.best:
-            self.best = self._extreme(self.firm, *filter(math.isfinite, others))
-
-    def keep(self, value: float) -> None:
-        """Record that a value will not be withdrawn."""
-        if self.kind != Summary.MEAN and math.isfinite(value):
-            self.firm = self._extreme(self.firm, value)
-
-    def _extreme(self, first: float | None, *others: float) -> float | None:
-        values = others if first is None else (first, *others)
-        return _EXTREMES[Summary(self.kind)](values, default=None)
+            self.best = _EXTREMES[Summary(self.kind)](self.best, value)
 
     def settle(self, time_ns: int) -> bool:
-        """Settle the values of a time. Returns whether there were any."""
+        """Move values up to a time to ``settled``. Returns whether there were any."""
         before = len(self.pending)
         while self.pending and self.pending[0][0] <= time_ns:
             self.settled = self.pending.pop(0)[1]
@@ -132,7 +110,6 @@ class _Value:
         return {self.kind: best, "last": _as_shown(self.last)}
 
     def continue_from(self, shown: object) -> None:
-        """Continue from the server's summary."""
         if self.kind == Summary.LAST_STEP:
             self.settled = _number(shown)
         elif self.kind == Summary.PEAK:
@@ -141,8 +118,6 @@ class _Value:
         elif self.kind != Summary.MEAN and isinstance(shown, Mapping):
             self.best, self.last = _number(shown.get(self.kind)), _number(shown.get("last"))
             self.count = int(self.best is not None)
-        if self.kind != Summary.MEAN:
-            self.firm = self.best
 
 
 class RunSummary:
@@ -150,7 +125,6 @@ class RunSummary:
 
     Args:
         file: Keeps the state; None for a run that is written anew after a crash.
-        journal: Identity of the journal of the rows.
         row: Number of the next row.
         server: Queries the summary at the server, for a run whose file is not here.
     """
@@ -169,11 +143,8 @@ class RunSummary:
         self._step_keys: set[str] = set()  # of what workers measure
         self._all_step_keys: set[str] = set()
         self._worker_keys: set[str] = set()
-        # By key: (attempt, step) and value of the newest step; those of the last steps; and the
-        # last (attempt, step) whose value is not known any more.
+        # By key: (attempt, step) and value of the newest step.
         self._newest: dict[str, tuple[_Place, float]] = {}
-        self._recent: dict[str, dict[_Place, float]] = {}
-        self._unknown: dict[str, _Place] = {}
         # The newest (attempt, step) of a row, and by W&B's key its step, attempt and version.
         self._place: _Place = (0, 0)
         self._axes: dict[str, int] = {}
@@ -191,13 +162,11 @@ class RunSummary:
         self._changed = set(self._values)
 
     def hours(self, time_ns: int) -> float:
-        """Return the hours since the first row of the run."""
         if self._began_ns is None:
             self._began_ns = time_ns
         return (time_ns - self._began_ns) / _NS_PER_HOUR
 
     def learn(self, specs: Sequence[KeySpec]) -> None:
-        """Learn the meaning of keys."""
         for spec in specs:
             metric = names.METRICS.get(spec.name)
             if spec.axis == "step" and spec.role:
@@ -219,7 +188,6 @@ class RunSummary:
                 value.continue_from(self._at_server.get(wandb_key(spec.key)))
 
     def take(self, rows: Sequence[Row]) -> None:
-        """Include rows, before they are given to W&B."""
         for row in rows:
             self.hours(row.time_ns)
             self._note_newest(row)
@@ -247,30 +215,15 @@ class RunSummary:
 
     def _take(self, key: str, row: Row) -> None:
         of, value, place = self._values[key], row.values[key], (row.attempt, row.step)
-        is_old = row.replaces and place < self._newest.get(key, (place, 0.0))[0]
         last = of.last
-        if of.kind != Summary.LAST_STEP and key in self._all_step_keys:
-            recent = self._recent.setdefault(key, {})
-            if row.replaces and place in recent:
-                of.withdraw(recent.pop(place), recent.values())
-            elif (
-                row.replaces and of.kind == Summary.MEAN and place <= self._unknown.get(key, (0, 0))
-            ):
-                of.last = last if is_old else value
-                return
-            elif place in recent:
-                of.keep(recent[place])  # several rows of one step
-            recent[place] = value
-            if len(recent) > _MAX_REPLACED:
-                oldest = next(iter(recent))
-                of.keep(recent.pop(oldest))
-                self._unknown[key] = max(oldest, self._unknown.get(key, oldest))
-        of.take(value, row.time_ns)
-        if is_old:
+        if row.replaces and of.kind == Summary.MEAN:
+            of.last = value
+        else:
+            of.take(value, row.time_ns)
+        if row.replaces and place < self._newest.get(key, (place, 0.0))[0]:
             of.last = last
 
     def _note_newest(self, row: Row) -> None:
-        """Note the values of steps, which a row of an older step does not outdate."""
         place = row.attempt, row.step
         for key in row.values.keys() & self._all_step_keys:
             if place >= self._newest.get(key, (place, 0.0))[0]:
@@ -280,7 +233,6 @@ class RunSummary:
                 self._outdated.add(key)
 
     def _note_axes(self, row: Row) -> None:
-        """Note step, attempt and policy version, which a row of an older step does not outdate."""
         place = row.attempt, row.step
         of_row = {STEP: row.step, attempt_axis(row.attempt): row.step, ATTEMPT: row.attempt}
         if row.policy_version is not None:
@@ -293,7 +245,6 @@ class RunSummary:
             self._outdated_axes.difference_update(of_row)
 
     def _read_axes(self) -> None:
-        """Read step, attempt and policy version from the server's summary."""
         found = {key: _number(value) for key, value in self._at_server.items()
                  if key in {ATTEMPT, POLICY_VERSION} or key.partition("/")[0] == STEP}  # fmt: skip
         self._axes = {key: int(value) for key, value in found.items() if value is not None}
@@ -312,13 +263,11 @@ class RunSummary:
             if kept["journal"] != self._journal or kept["row"] < row:
                 return False
             self._values = {key: _Value(**value) for key, value in kept["values"].items()}
-            for value in self._values.values():
-                value.firm = value.best
             newest = {key: ((attempt, step), value)
                       for key, (attempt, step, value) in kept["newest"].items()}  # fmt: skip
             attempt, step = kept["place"]
             self._axes, self._place = {**kept["axes"]}, (attempt, step)
-            self._newest, self._unknown = newest, {key: place for key, (place, _) in newest.items()}
+            self._newest = newest
             self._row, self._began_ns = kept["row"], kept["began_ns"]
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return False

@@ -58,18 +58,12 @@ _NUMBER = re.compile(r"gpu(\d+)")
 
 
 def is_supported(version: str) -> bool:
-    """Return whether the interface is used with a version of W&B."""
     found = re.match(r"0\.(\d+)\.", version)
     return found is not None and int(found[1]) in _TRIED
 
 
 def native(row: Row, devices: Mapping[str, Device]) -> dict[str, float]:
-    """Return W&B's own metrics for the values of a row that are of a GPU or a host.
-
-    Args:
-        row: Of the run.
-        devices: The run's GPUs and hosts, by the prefix of their keys.
-    """
+    """Return W&B's own metrics for the values of a row that are of a GPU or a host."""
     found: dict[str, float] = {}
     values = {**row.devices, **row.values} if row.devices else row.values
     for place, (prefix, device) in enumerate(devices.items()):
@@ -102,11 +96,7 @@ def _of_host(values: Mapping[str, float], prefix: str, host: str) -> dict[str, f
 
 
 class SystemPanels:
-    """Sends metrics of devices to one run's System panels. Never raises: the rows have them, too.
-
-    Args:
-        run: Opened.
-    """
+    """Sends metrics of devices to a run's System panels. Never raises: rows have them, too."""
 
     def __init__(self, run: "wandb.Run") -> None:
         import wandb
@@ -118,11 +108,9 @@ class SystemPanels:
             self._give_up(f"W&B {wandb.__version__} was not tried")
 
     def know(self, devices: Mapping[str, Device]) -> None:
-        """Update the known devices."""
         self._devices = devices
 
     def send(self, row: Row) -> None:
-        """Send the values of devices in a row, with its time."""
         if self._reason or not self._devices:
             return
         values = native(row, self._devices)

@@ -145,7 +145,6 @@ class WandbTracker:
         return start
 
     def write(self, rows: Sequence[Row], /) -> None:
-        """Log each row at its own step."""
         shown = self._opened()
         run, summary = shown.run, shown.summary
         given = self._copy or self._upload
@@ -196,7 +195,6 @@ class WandbTracker:
         return None
 
     def location(self) -> str:
-        """Return the URL of the run, or the path of its directory."""
         run = self._opened().run
         return str((run.url or "") if self._account.online else _directory(run))
 

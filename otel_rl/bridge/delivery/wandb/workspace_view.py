@@ -62,12 +62,7 @@ query SavedView($entity: String, $project: String, $name: String) {
 
 @dataclass(frozen=True, slots=True)
 class _SavedView:
-    """View at the server.
-
-    Attributes:
-        id: W&B's.
-        digest: Of its content.
-    """
+    """View at the server."""
 
     id: str
     digest: str
@@ -81,7 +76,6 @@ class _Note:
 
     Attributes:
         digest: Of the view; empty if none was written.
-        keys: Of the view.
     """
 
     def __init__(self, file: TextIO | None) -> None:
@@ -90,7 +84,6 @@ class _Note:
         self.digest, self.keys = digest, set(keys)
 
     def write(self, digest: str, keys: Sequence[KeySpec]) -> None:
-        """Note a view that was written."""
         if self._file is not None:
             self._file.seek(0)
             self._file.truncate()
@@ -99,11 +92,6 @@ class _Note:
 
 def save_view(account: Account, keys: Sequence[KeySpec], *, is_forced: bool = False) -> str:
     """Create or replace the view, and return its URL.
-
-    Args:
-        account: Online.
-        keys: Of the dashboard.
-        is_forced: Replace the view also if a person has changed it.
 
     Raises:
         TrackerRejected: A person has changed the view, or the server refuses.

@@ -25,7 +25,7 @@ from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.signals import Signal
 
-__all__ = ["MAX_DEPTH", "Json", "check_object_count", "fill", "json_of", "parse_json"]
+__all__ = ["MAX_DEPTH", "parse_json"]
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 Scalar = str | bytes | int | float | bool
@@ -49,23 +49,21 @@ def parse_json(signal: Signal, payload: bytes, *, max_objects: int) -> ExportReq
     """Parse a JSON request.
 
     Args:
-        signal: Signal of the request.
         payload: UTF-8.
         max_objects: Bound on objects and arrays at every depth, checked before any is created.
             Members and elements are held to a multiple of it.
 
     Raises:
         MalformedRequest: The payload is not a request of this signal. Names the faulty path.
-        RequestTooLarge: It holds too many of them.
+        RequestTooLarge: The payload holds too many objects or members.
     """
-    check_object_count(payload, max_objects=max_objects)
+    _check_object_count(payload, max_objects)
     request = SIGNALS[signal].request()
-    fill(request, json_of(payload), "$", MAX_DEPTH)
+    _fill(request, _json_of(payload), "$", MAX_DEPTH)
     return request
 
 
-def json_of(payload: bytes) -> Json:
-    """Parse JSON. Raises MalformedRequest where it is none."""
+def _json_of(payload: bytes) -> Json:
     try:
         # orjson refuses input that is not JSON: NaN as a literal, lone surrogates, bad UTF-8,
         # numbers beyond a double, more than 1,024 levels.
@@ -75,12 +73,8 @@ def json_of(payload: bytes) -> Json:
     return value
 
 
-def check_object_count(payload: bytes, *, max_objects: int) -> None:
-    """Refuse a payload that would become too many objects, at a fraction of the cost of parsing.
-
-    Raises:
-        RequestTooLarge: As in ``parse_json``.
-    """
+def _check_object_count(payload: bytes, max_objects: int) -> None:
+    """Refuse a payload that would become too many objects, at a fraction of the cost of parsing."""
     # Also counts brackets and commas in strings, which are few beside the bound.
     max_members = max_objects * _MEMBERS_PER_OBJECT
     objects, members = payload.count(b"{") + payload.count(b"["), payload.count(b",")
@@ -98,18 +92,8 @@ class _Field:
     scalar: Callable[[Json], Scalar]
 
 
-def fill(message: Message, value: Json, path: str, depth: int) -> None:
-    """Set the fields of a message.
-
-    Args:
-        message: An empty message.
-        value: Its JSON.
-        path: Place of ``value`` in the request, for errors.
-        depth: Bound on the levels of messages.
-
-    Raises:
-        MalformedRequest: A value is not of its field's type. Names the path.
-    """
+def _fill(message: Message, value: Json, path: str, depth: int) -> None:
+    """Set the fields of a message."""
     if not isinstance(value, dict):
         raise MalformedRequest(f"{path} must be an object.")
     if depth == 0:
@@ -131,7 +115,7 @@ def fill(message: Message, value: Json, path: str, depth: int) -> None:
         elif field.message is not None:
             child: Message = getattr(message, field.name)
             child.SetInParent()
-            fill(child, member, where, depth - 1)
+            _fill(child, member, where, depth - 1)
         else:
             _set(message, field, member, where)
     if is_nan and message.WhichOneof("value") is None:
@@ -145,7 +129,7 @@ def _extend(message: Message, field: _Field, value: Json, path: str, depth: int)
     for i, element in enumerate(value):
         where = f"{path}[{i}]"
         if field.message is not None:
-            fill(container.add(), element, where, depth - 1)
+            _fill(container.add(), element, where, depth - 1)
             continue
         try:
             container.append(field.scalar(element))

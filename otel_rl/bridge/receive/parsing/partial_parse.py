@@ -35,13 +35,11 @@ class UnreadablePart:
         items: Number of points, spans or log records, as far as they can be counted; at least one.
         experiment: Experiment of the resource, if it can be read.
         is_wanted: Whether it may hold anything that the bridge would keep.
-        fault: First place that cannot be read, and the reason; empty if it is unknown.
     """
 
     items: int
     experiment: ExperimentKey | None
     is_wanted: bool
-    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +59,6 @@ def parse_partially(
     spec: SignalSpec, payload: bytes, max_messages: int, max_parts: int
 ) -> PartialRequest | None:
     """Split a malformed request into its readable and unreadable parts.
-
-    Args:
-        spec: Specification of the signal.
-        payload: The request.
-        max_messages: Bound for one part, see ``check_message_count``.
-        max_parts: Bound for one part and for the request, see ``check_message_count``.
 
     Returns:
         None if nothing is readable, or the parts cannot be separated, as in a truncated request.

@@ -80,7 +80,6 @@ def check_message_count(
 
 
 def _walk(payload: bytes, root: Descriptor, counts: "_Counts") -> None:
-    """Add the content of a payload."""
     open_messages = [(_kind(root), 0, len(payload))]
     while open_messages:
         kind, position, end = open_messages.pop()
@@ -156,7 +155,6 @@ class _Kind:
 
 @cache
 def _kind(descriptor: Descriptor) -> _Kind:
-    """Return the type of a message, with its nested types."""
     known: dict[str, _Kind] = {}
 
     def of(message: Descriptor) -> _Kind:
@@ -173,13 +171,7 @@ def _kind(descriptor: Descriptor) -> _Kind:
 
 
 def count_messages(payload: bytes, root: Descriptor, types: Collection[str]) -> int:
-    """Count the messages of ``types`` in a payload, as far as it can be walked.
-
-    Args:
-        payload: A serialized message of type ``root``, possibly damaged.
-        root: Descriptor, which defines the fields that are messages.
-        types: Full names. Messages within these types are not counted.
-    """
+    """Count the messages of ``types`` in a payload, as far as it can be walked."""
     found = 0
     open_messages = [(root, payload)]
     while open_messages:
@@ -268,7 +260,6 @@ def _after_number(payload: bytes, position: int, end: int, wire_type: int) -> in
 
 
 def _tag(payload: bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Read the tag of a field: its number, its wire type and the position after them."""
     tag, position = _varint(payload, position, end)
     if tag >> 3 == 0:
         raise MalformedRequest("A field has no number.")

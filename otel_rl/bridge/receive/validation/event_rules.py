@@ -66,12 +66,7 @@ def event_problem(name: str, record: LogRecord, limits: ReceiveLimits) -> Proble
 
 
 class _Event:
-    """Checks of one event; a fault is raised with its message.
-
-    Args:
-        record: Log record of the event.
-        limits: The bounds.
-    """
+    """Checks of one event; a fault is raised with its message."""
 
     def __init__(self, record: LogRecord, limits: ReceiveLimits) -> None:
         self._record = record

@@ -70,10 +70,6 @@ class Rules:
 
     They are ``PointRules``, too.
 
-    Args:
-        limits: The bounds.
-        now_ns: The bridge's own clock.
-
     Attributes:
         mark: The bounds, see ``PointRules``.
         earliest_ns: Earliest time.
@@ -406,13 +402,7 @@ def _harmless_bytes(limits: ReceiveLimits) -> int:
 
 
 def _size_problem(span: Span, limits: ReceiveLimits, harmless: int) -> Problem:
-    """Check the sizes of a span: few attributes and links, short texts.
-
-    Args:
-        span: The span.
-        limits: The bounds.
-        harmless: Their ``harmless_bytes``.
-    """
+    """Check the sizes of a span: few attributes and links, short texts."""
     owner = f"Span {span.name[:64]!r}"
     count, limit = len(span.attributes), limits.max_span_attributes
     if count > limit:

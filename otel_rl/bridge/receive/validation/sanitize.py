@@ -57,11 +57,8 @@ class Sanitizer:
     """Removes the items of one request that break a rule.
 
     Args:
-        limits: The bounds.
-        now_ns: The bridge's own clock.
         refusals: Collects the removed items.
         admission: Returns why nothing of an experiment is accepted; None if it is.
-        size_bytes: Size of the request.
         only_known: Whether metrics that are new or in doubt are an error.
 
     Attributes:
@@ -98,9 +95,6 @@ class Sanitizer:
 
     def metrics(self, request: ExportMetricsServiceRequest) -> Sequence[ResourceReading]:
         """Sanitize the points of a request, given as ``RawMetrics``, and read those that stay.
-
-        Args:
-            request: The request.
 
         Returns:
             The resources that stay, in order, as they were read.
@@ -142,7 +136,7 @@ class Sanitizer:
         return readings
 
     def _identified(self, resource: Resource) -> tuple[Identified, Problem]:
-        """Return a resource with its experiment, and why nothing of it is accepted."""
+        """Return a resource with its experiment, and why the resource is refused, if so."""
         found = identified(resource.SerializeToString())
         if found.sound_for is self._rules.mark and found.experiment is not None:
             return found, self._admit(found.experiment)

@@ -65,20 +65,15 @@ def validate(
     limits: ReceiveLimits,
     now_ns: int,
     admission: Admission | None = None,
-    *,
-    unreadable: Sequence[UnreadablePart] = (),
 ) -> Validated:
     """Apply the limits to a request.
 
     Takes time and memory in proportion to its content, see ``check_message_count``.
 
     Args:
-        signal: Signal of the request.
         request: As protobuf bytes or as a message.
-        limits: The bounds.
         now_ns: The bridge's own clock; bounds the times of points.
         admission: See ``Sanitizer``.
-        unreadable: Parts of it that could not be read before.
 
     Raises:
         MalformedRequest: Neither the request nor any part of it is of this signal.
@@ -88,19 +83,17 @@ def validate(
     spec = SIGNALS[signal]
     try:
         _check_number(signal, payload, limits)
-        refusals = _refused(spec, unreadable, admission)
-        admitted = _admit(signal, payload, limits, now_ns, refusals, admission)
+        return _admit(signal, payload, limits, now_ns, Refusals(spec.items), admission)
     except MalformedRequest:
         salvaged = parse_partially(
             spec, payload, limits.max_messages_per_request, limits.max_points_per_request
         )
         if salvaged is None:
             raise
-        unreadable = [*unreadable, *salvaged.unreadable]
-        refusals = _refused(spec, unreadable, admission)
-        admitted = _admit(signal, salvaged.payload, limits, now_ns, refusals, admission)
-    left_out = sum(part.items for part in unreadable if not part.is_wanted)
-    return replace(admitted, ignored=admitted.ignored + left_out) if left_out else admitted
+    refusals = _refused(spec, salvaged.unreadable, admission)
+    admitted = _admit(signal, salvaged.payload, limits, now_ns, refusals, admission)
+    left_out = sum(part.items for part in salvaged.unreadable if not part.is_wanted)
+    return replace(admitted, ignored=admitted.ignored + left_out)
 
 
 def validate_known(
@@ -133,8 +126,6 @@ def _refused(
         # A run shows its refused items, but not those of senders that may not write it.
         is_welcome = key is not None and (admission is None or admission(key) is None)
         detail = f"What {owner} sends cannot be read"
-        if part.fault:
-            detail = f"{part.fault} (of {owner})"
         refusals.add(Refusal.MALFORMED, detail, part.items, run=key if is_welcome else None)
     return refusals
 
@@ -204,14 +195,7 @@ def _by_experiment(
     experiments: Sequence[ExperimentKey],
     unchanged: bytes | None,
 ) -> Iterator[tuple[ExperimentKey, bytes]]:
-    """Split the request by experiment. A collector joins several.
-
-    Args:
-        request: The accepted part.
-        resources: Field that holds its resources.
-        experiments: Experiment of each of its resources.
-        unchanged: Its bytes, if they are known.
-    """
+    """Split the request by experiment. A collector joins several."""
     of_keys: dict[ExperimentKey, list[Message]] = {}
     for key, resource in zip(experiments, getattr(request, resources), strict=True):
         of_keys.setdefault(key, []).append(resource)

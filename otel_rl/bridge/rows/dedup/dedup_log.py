@@ -36,7 +36,6 @@ class DedupLog(NamedTuple):
     """Accepted single points, to be stored beside the state and passed to ``restore``.
 
     Attributes:
-        newest_ns: The latest of their times.
         body: Opaque.
     """
 
@@ -78,14 +77,12 @@ class DedupMemory:
         self._changed, self._values = _columns(4), array("d")
 
     def of(self, number: int) -> SeriesDedup:
-        """Return the accepted points of a stream."""
         seen = self._seen.get(number)
         if seen is None:
             seen = self._seen[number] = SeriesDedup()
         return seen
 
     def drop(self, number: int) -> SeriesDedup:
-        """Remove a stream. Returns its accepted points."""
         seen = self._seen.pop(number)
         self._remembered -= seen.single_points()
         self._orphaned += seen.single_points()
@@ -100,13 +97,7 @@ class DedupMemory:
         return True
 
     def take_change(self, number: int, place: tuple[int, int, int], value: float) -> bool:
-        """Record the value of a stream at a step. Returns whether it is new.
-
-        Args:
-            number: Of the stream.
-            place: Step, start and time.
-            value: The value.
-        """
+        """Record the value of a stream at a step. Returns whether it is new."""
         if not self._seen[number].known_changes().take(*place, value):
             return False
         step, start_ns, time_ns = place
@@ -135,7 +126,6 @@ class DedupMemory:
         }
 
     def lose_steps(self, lost: Mapping[int, int]) -> None:
-        """Restore the result of ``lost_steps``."""
         for number, step in lost.items():
             seen = self._seen.get(number)
             if seen is not None:
@@ -167,7 +157,6 @@ class DedupMemory:
         """Restore the result of ``take_log``, in any order.
 
         Args:
-            body: The result.
             max_remembered: Beyond twice as many the older half is forgotten, which no log of a
                 bridge reaches.
 
@@ -201,7 +190,7 @@ class DedupMemory:
                 self._remembered += 1
 
     def _known(self, number: int, time_ns: int) -> SeriesDedup | None:
-        """Return the accepted points of the stream of a logged point; None if it is forgotten."""
+        """Return the accepted points of a logged point's stream; None if they are forgotten."""
         if time_ns <= self.forgotten_ns:
             return None
         seen = self._seen.get(number)

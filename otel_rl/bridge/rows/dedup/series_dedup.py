@@ -86,16 +86,14 @@ class SortedRows:
             yield from zip(*block, strict=True)
 
     def column(self, number: int) -> Iterator[float]:
-        """Yield one of the keys of all rows, or their values, in the order of the rows."""
         for block in self.blocks:
             yield from block[number]
 
     def sample(self, number: int, every: int) -> Iterator[int]:
-        """Yield the key of every n-th row."""
         return islice((int(key) for key in self.column(number)), 0, None, every)
 
     def last(self, number: int) -> int:
-        """Return the key of the last row. There must be one."""
+        """Return the key of the last row. There must be a row."""
         return int(self.blocks[-1][number][-1])
 
     def after(self, key: Key) -> Place:
@@ -124,7 +122,6 @@ class SortedRows:
             row = len(self.blocks[number][0]) if number >= 0 else 0
 
     def forward(self, place: Place) -> Iterator[Sequence[float]]:
-        """Yield the rows from a place on."""
         number, row = place
         while number < len(self.blocks):
             for one in range(row, len(self.blocks[number][0])):
@@ -149,7 +146,6 @@ class SortedRows:
             self._firsts.insert(number + 1, self._key(number + 1))
 
     def append(self, row: Sequence[float]) -> None:
-        """Append a row that is after all others."""
         if not self.blocks or len(self.blocks[-1][0]) >= 2 * _BLOCK:
             self.blocks.append([array(code) for code in self._typecodes])
             self._firsts.append(tuple(int(key) for key in row[: self._keys]))
@@ -157,7 +153,6 @@ class SortedRows:
             column.append(value)
 
     def forget_through(self, key: int) -> None:
-        """Forget the rows whose first key is ``key`` or less."""
         number, row = self.after((key, *(math.inf,) * (self._keys - 1)))
         del self.blocks[:number], self._firsts[:number]
         if row:
@@ -169,7 +164,6 @@ class SortedRows:
                 del self.blocks[0], self._firsts[0]
 
     def keep(self, rows: Sequence[Sequence[float]]) -> None:
-        """Replace all rows by these sorted ones."""
         self._clear()
         for row in rows:
             self.append(row)
@@ -260,15 +254,12 @@ class Changes:
         return True
 
     def times_ns(self, every: int) -> Iterator[int]:
-        """Yield the first time of every n-th value."""
         return self._rows.sample(2, every)
 
     def newest_ns(self) -> int:
-        """Return the latest first time of a value; 0 if there is none."""
         return max(self._rows.sample(2, 1), default=0)
 
     def forget(self, through_ns: int) -> None:
-        """Forget the values first reported through ``through_ns``."""
         kept = [row for row in self._rows if row[2] > through_ns]
         if len(kept) == len(self._rows):
             return
@@ -278,7 +269,7 @@ class Changes:
         self._many.clear()
 
     def _has_many(self, place: Place, step: int, start_ns: int) -> bool:
-        """Return whether a start of a step has so many values that one may be an old one again."""
+        """Return whether a step had so many values since a start that old ones may return."""
         found = 0
         for way in self._rows.backward(place), self._rows.forward(place):
             for row in islice(way, _MAX_CHANGES):
@@ -313,7 +304,6 @@ def _plain(value: float) -> float | None:
 
 
 def _same(one: float, other: float) -> bool:
-    """Return whether two values are one, NaN included."""
     return one == other or (one != one and other != other)
 
 
@@ -382,7 +372,6 @@ class SeriesDedup:
         return next(self.points.backward(place), None) == [time_ns, NO_STEP]
 
     def newest_ns(self) -> int:
-        """Return the latest time of all accepted points; 0 if there is none."""
         return max(
             self.bounds[-1] if self.bounds else 0,
             self.points.last(0) if self.points else 0,
@@ -390,17 +379,14 @@ class SeriesDedup:
         )
 
     def known_changes(self) -> Changes:
-        """Return the values of steps, created on first use."""
         if self.changes is None:
             self.changes = Changes()
         return self.changes
 
     def single_points(self) -> int:
-        """Return the number of single points in memory."""
         return len(self.points) + (0 if self.changes is None else len(self.changes))
 
     def forget_times(self, through_ns: int) -> None:
-        """Forget the single points through ``through_ns``."""
         self.points.forget_through(through_ns)
         if self.changes is not None:
             self.changes.forget(through_ns)

@@ -22,13 +22,8 @@ class IntakeState:
     Attributes:
         settings: May be replaced at any time.
         sample_counts: Counts of the samples, since the experiment began.
-        series: Streams, workers and tracker keys.
         axis: Times of steps and policy versions.
-        steps: Open steps.
-        windows: Open windows.
-        tables: Open tables.
         history: Of who measured what.
-        goodput: Account of the time of all workers.
         archived: Receives every accepted value; None without an archive.
         warnings: About the data, until they are in a row.
         dropped: Points without room for their series, by worker.
@@ -56,13 +51,7 @@ class IntakeState:
         self.first_ns = 0
 
     def stream(self, series: Series, samples: int, time_ns: int) -> Stream | None:
-        """Return the stream of a series; None if there is no room, and what comes is dropped.
-
-        Args:
-            series: The series.
-            samples: Number of its samples that have come.
-            time_ns: The latest of their times.
-        """
+        """Return the stream of a series; None if there is no room, and what comes is dropped."""
         stream = self.series.stream(series, self.settings)
         if stream is not None:
             self.sample_counts.taken += samples

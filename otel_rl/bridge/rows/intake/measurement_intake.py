@@ -32,16 +32,11 @@ class _Rows(NamedTuple):
     starts_ns: Sequence[int]
 
     def of(self, choose: Callable[[Sequence[Any]], Sequence[Any]]) -> "_Rows":
-        """Return some of the rows, chosen in each column."""
         return _Rows(*map(choose, self))
 
 
 class MeasurementIntake:
-    """Takes each measurement once, into its step or into windows.
-
-    Args:
-        to: What it is taken into.
-    """
+    """Takes each measurement once, into its step or into windows."""
 
     def __init__(self, to: IntakeState) -> None:
         self._to = to
@@ -86,7 +81,6 @@ class MeasurementIntake:
                 start = end
 
     def _streams(self, columns: Columns) -> Sequence[Stream | None]:
-        """Return the stream of each row; None without room."""
         streams = self._to.series.known(columns.series)
         self._to.sample_counts.taken += len(streams) - streams.count(None)
         if None in streams:
@@ -101,7 +95,6 @@ class MeasurementIntake:
     def _recognised(  # one loop
         self, columns: Columns, streams: Sequence[Stream | None]
     ) -> Sequence[bool]:
-        """Return whether each row is new."""
         counts, memory = self._to.sample_counts, self._to.series.memory
         forgotten_ns = memory.forgotten_ns
         is_new = list[bool]()
@@ -202,7 +195,7 @@ class MeasurementIntake:
         return False
 
     def _is_change(self, stream: Stream, measured: Measurements, since_ns: int) -> bool:
-        """Return whether the single value of a step differs from its reported one."""
+        """Return whether a step's single value differs from the one reported before."""
         time_ns, value, step = measured.times_ns[0], measured.values[0], measured.steps[0]
         assert step is not None  # only steps are repeated
         if self._to.series.is_unknown(stream, time_ns, single=True):
@@ -214,7 +207,6 @@ class MeasurementIntake:
         return False
 
     def add_new(self, stream: Stream, measured: Measurements, received_ns: int) -> None:
-        """Take measurements that are new."""
         if self._to.archived is not None:
             self._to.archived.measured(stream.number, measured)
         self._to.history.measured.add(stream, measured.values, _steps_of(measured))
@@ -279,16 +271,12 @@ def _steps_of(measured: Measurements) -> Sequence[int | None]:
 
 
 def _is_told_once(measured: Measurements) -> bool:
-    """Return whether the sender does not repeat a measurement in every export.
-
-    A stock SDK does, with the time of the export, unless the measurement has a step.
-    """
+    """Return whether the sender reports a measurement once. A stock SDK repeats gauges."""
     covers = measured.covers
     return measured.steps[0] is not None or (covers is not None and covers.start_ns != 0)
 
 
 def _part(measured: Measurements, selected: Iterable[bool]) -> Measurements:
-    """Return the selected measurements, at least one."""
     rows = zip(measured.times_ns, measured.values, measured.steps, strict=True)
     times_ns, values, steps = zip(*itertools.compress(rows, selected), strict=True)
     return Measurements(measured.series, times_ns, values, steps)

@@ -38,14 +38,10 @@ class PointIntake(IntakeState):
         self._totals = TotalIntake(self, self._measurements)
 
     def add(self, point: Point, received_ns: int) -> None:
-        """Take a point that arrived at ``received_ns`` by the bridge's clock."""
         self.add_all([point], received_ns)
 
     def add_all(self, points: Sequence[Point], received_ns: int) -> None:
-        """Take points that arrived at ``received_ns`` by the bridge's clock.
-
-        They are taken as columns, whatever they are; those that are come in the order of the parts.
-        """
+        """Take points that arrived at ``received_ns`` by the bridge's clock, gauges by column."""
         parts: Iterable[Columns]
         if isinstance(points, JoinedColumns):
             parts = points.parts
@@ -75,7 +71,6 @@ class PointIntake(IntakeState):
                 self._add_summary(stream, point, received_ns)
 
     def add_sample(self, sample: TextSample, received_ns: int) -> None:
-        """Take a text sample that arrived at ``received_ns`` by the bridge's clock."""
         table, role, name = self.series, sample.worker.role, sample.table
         attributes = ((names.RL_SAMPLE_TABLE, name),)
         worker = table.workers.lease(sample.worker, self.settings)

@@ -30,19 +30,13 @@ _OLDEST_START_NS: Final = 1_000
 
 
 class TotalIntake:
-    """Takes what is new in each total, and levels as measurements.
-
-    Args:
-        to: What it is taken into.
-        measurements: Takes levels.
-    """
+    """Takes what is new in each total, and levels as measurements."""
 
     def __init__(self, to: IntakeState, measurements: MeasurementIntake) -> None:
         self._to = to
         self._measurements = measurements
 
     def add_sum(self, stream: Stream, point: SumPoint, received_ns: int) -> None:
-        """Take a point of a counter or an up-down counter."""
         if point.is_share:
             self._add_share(stream, point, received_ns)
             return
@@ -122,7 +116,6 @@ class TotalIntake:
         self._measurements.add_new(stream, replace(level, values=[stream.level]), received_ns)
 
     def add_histogram(self, stream: Stream, point: HistogramPoint, received_ns: int) -> None:
-        """Take a point of a histogram."""
         if point.is_share:
             self._add_share(stream, point, received_ns)
             return
@@ -200,15 +193,12 @@ class TotalIntake:
         return self._to.is_new(stream, point.covers, delta_ns=start_ns - place)
 
     def _is_before_the_run(self, point: _Total) -> bool:
-        """Return whether the first point of a series has counts of a time before the run.
-
-        What is scraped may have run for days. A process that reports by itself is of its run.
-        """
+        """Return whether a series' first point counts from before the run, as scraped ones may."""
         is_cumulative = _is_cumulative(point)
         return point.is_scraped and is_cumulative and 0 < point.start_ns < self._to.first_ns
 
     def _is_counted(self, point: _Total) -> bool:
-        """Return whether the first point of a series may repeat a part of the totals."""
+        """Return whether a series' first point may repeat counts that are in the totals."""
         return _is_cumulative(point) and self._to.series.ended.counts_again(point.start_ns)
 
 

@@ -94,7 +94,7 @@ class _HistogramLife(_Life, gc=False):
     counts: Sequence[int]
 
     def goes_on(self, point: HistogramPoint) -> None:
-        """Take a later point of it: the same object, because a life may have several starts."""
+        """Update to a later point in place, because a life may stand under several starts."""
         self.time_ns = max(self.time_ns, point.time_ns)
         self.amount, self.total = point.count, point.total
         self.minimum, self.maximum = point.minimum, point.maximum
@@ -150,12 +150,10 @@ class _Lives(Generic[_LifeT]):
     overlaps: int = 0
 
     def stored(self) -> _StoredLives[_LifeT]:
-        """Return the state for the journal."""
         return self.time_ns, self.lost_step, _with_keys(self.lives)
 
     @classmethod
     def restored(cls, kept: _StoredLives[_LifeT]) -> Self:
-        """Undo ``stored``."""
         time_ns, lost_step, lives = kept
         stream = cls(time_ns, lost_step=lost_step)
         for keys, life in lives:
@@ -248,23 +246,21 @@ class _Lives(Generic[_LifeT]):
 
     @property
     def is_torn(self) -> bool:
-        """Return whether there are several totals at a time, again and again."""
         return self.repeated >= _OVERLAPS
 
     def _told_ns(self, start_ns: int, end_ns: int, amount: float) -> int:
-        """Return the time up to which other deltas have told of an interval."""
+        """Return the end of the latest interval that deltas of the same type have covered."""
         last, other = (
             (self.other, self.last) if self._other_is_of(amount) else (self.last, self.other)
         )
         return end_ns if last[:2] == (start_ns, end_ns) else other[1]
 
     def _other_is_of(self, amount: float) -> bool:
-        """Return whether ``other`` has the interval that an amount continues."""
+        """Return whether ``other`` holds the last delta of the same type as ``amount``."""
         amounts = self.last[2]
         return bool(amounts) and isinstance(amounts[0], int) != isinstance(amount, int)
 
     def note(self, start_ns: int, step: int | None, life: _LifeT) -> None:
-        """Store ``life`` under a start, after a point of it."""
         if life.time_ns > self.time_ns:
             self.time_ns = life.time_ns
         self.lives[start_ns, step] = life
@@ -280,7 +276,6 @@ class _Lives(Generic[_LifeT]):
         return start_ns > 0 and len(starts) >= _MAX_LIVES and start_ns < min(starts)
 
     def _latest(self, step: int | None) -> _LifeT | None:
-        """Return the last reported life of the step."""
         lives = [life for (_, of), life in self.lives.items() if of == step]
         return max(lives, key=lambda life: life.time_ns, default=None)
 
@@ -322,7 +317,6 @@ def _is_same(one: float, other: float) -> bool:
 
 
 def _is_alike(life: _Life, point: SumPoint) -> bool:
-    """Return whether both are integers, or both floats."""
     return isinstance(life.amount, int) == isinstance(point.value, int)
 
 
@@ -337,7 +331,7 @@ def _is_beside(life: _Life, point: SumPoint) -> bool:
 
 
 def _since(life: _LifeT, amount: float) -> tuple[_LifeT | None, bool]:
-    """Return the process start to subtract from: a total that has shrunk began again."""
+    """Return the life to subtract: none where the total has shrunk, so began again."""
     return None if amount < life.amount else life, True
 
 
@@ -354,9 +348,6 @@ class CounterStream(_Lives[_Life]):
 
     def advance(self, point: SumPoint) -> Increment | None:
         """Take the next point.
-
-        Args:
-            point: Of this series.
 
         Returns:
             The increment; None for a point without news: one that is older than the last of its
@@ -414,15 +405,11 @@ class HistogramStream(_Lives[_HistogramLife]):
         return stream
 
     def stored(self) -> HistogramLives:
-        """Return the state for the journal."""
         time_ns, lost_step, lives = _Lives.stored(self)
         return time_ns, lost_step, [(keys, life.without_empty_buckets()) for keys, life in lives]
 
     def advance(self, point: HistogramPoint) -> HistogramPoint | None:
         """Take the next point.
-
-        Args:
-            point: Of this series.
 
         Returns:
             The point with only what is new since the previous one, as a delta; None if nothing is.

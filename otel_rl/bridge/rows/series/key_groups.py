@@ -70,9 +70,7 @@ class UnitChange(NamedTuple):
 
     Attributes:
         key: Of the first unit.
-        unit: That unit.
         other_key: Of the second unit.
-        other_unit: That unit.
     """
 
     key: str
@@ -161,7 +159,6 @@ class GroupTable:
         return identity._replace(unit=unit) if _differ(unit, known) else identity
 
     def take_unit_changes(self) -> Sequence[UnitChange]:
-        """Return the second units since the last call."""
         changes, self._unit_changes = self._unit_changes, []
         return changes
 
@@ -171,7 +168,6 @@ class GroupTable:
         return groups
 
     def has_room_for(self, identity: GroupIdentity, settings: AlignSettings) -> bool:
-        """Return whether a group of this identity exists or may be added."""
         return len(self.groups) < settings.max_keys or identity in self._groups
 
     def group(
@@ -263,7 +259,6 @@ class GroupTable:
 
     @property
     def own_keys(self) -> set[str]:
-        """Return the keys of single workers."""
         return self._own_keys
 
     def unannounced(self) -> tuple[Sequence[UnitChange], Sequence[Group]]:
@@ -271,15 +266,10 @@ class GroupTable:
         return self._unit_changes, self._overflowed
 
     def stored(self) -> Sequence[tuple[GroupIdentity, Group]]:
-        """Return the groups for the journal, in the order of their numbers."""
         return [*self._groups.items()]
 
     def _is_told(self, identity: GroupIdentity) -> bool:
-        """Return whether an overflow group needs no warning.
-
-        There is one for SDKs, and for a metric that folds here one for each role and one for all
-        devices.
-        """
+        """Return whether an overflow was announced: once for SDKs, and once a metric and role."""
         is_fold, role = identity in self._folds, identity.role
         return any(
             OVERFLOW in of.attributes and (not is_fold or (not role and of.name == identity.name))
@@ -327,7 +317,6 @@ def normal_unit(unit: str) -> str:
 
 
 def _registered_unit(name: str) -> str:
-    """Return the registry's unit of a metric; empty without one."""
     spec = names.METRICS.get(name)
     return normal_unit(spec.unit) if spec is not None else ""
 
@@ -350,6 +339,5 @@ def _in_key(unit: str) -> str:
 
 
 def _written(key: str, suffixes: Iterable[str]) -> Iterator[str]:
-    """Yield the keys of a row that a group of this key writes."""
     yield key
     yield from (f"{key}/{suffix}" for suffix in suffixes)

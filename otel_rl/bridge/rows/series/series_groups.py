@@ -46,32 +46,20 @@ _Attributes = tuple[tuple[str, str], ...]
 
 
 class SeriesGroups:
-    """Finds the groups of a series, and makes new ones.
-
-    Args:
-        keys: Of the run.
-        devices: Of the run.
-    """
+    """Finds the groups of a series, and makes new ones."""
 
     def __init__(self, keys: GroupTable, devices: DeviceTable) -> None:
         self._keys = keys
         self._devices = devices
 
     def has_room(self, series: Series, settings: AlignSettings, *, folded: int) -> bool:
-        """Return whether a series may be added: its group exists, or may be added.
-
-        Args:
-            series: A new one.
-            settings: Of the run.
-            folded: Number of series without a key of their own.
-        """
+        """Return whether a series may be added: its group exists, or may be added."""
         identity = self._identity(series, settings)
         if is_folded(identity) and folded >= _FOLDED * settings.max_series:
             return False
         return self._keys.has_room_for(identity, settings)
 
     def of_role(self, series: Series, settings: AlignSettings) -> Group:
-        """Return the group of its role; values of a host have no role."""
         _, statistics, _ = _reduction_of(series)
         before = len(self._keys.groups)
         key = ""
@@ -160,7 +148,6 @@ def is_folded(group: Group | GroupIdentity) -> bool:
 
 
 def _reduction_of(series: Series) -> tuple[Reduction, tuple[str, ...], tuple[str, ...]]:
-    """Return the reduction of a series, and its further statistics and values."""
     spec = names.METRICS.get(series.name)
     extra = _EXTRA.get(series.instrument, ())
     if spec is not None:
@@ -180,12 +167,11 @@ def _is_of_host(series: Series) -> bool:
 
 
 def _attributes_of(series: Series) -> _Attributes:
-    """Return the attributes that are part of its key."""
     return without_labels(series.name, _without_own_name(series.attributes))
 
 
 def _key_attributes(series: Series, identity: GroupIdentity) -> _Attributes:
-    """Return the attributes of a series for a device's key, which tell that it is a device's."""
+    """Return the attributes of a series in the key of its device."""
     shown = _without_own_name(series.attributes)
     if not is_folded(identity):
         return shown
@@ -228,7 +214,6 @@ def _is_of_program(series: Series) -> bool:
 
 
 def _without_own_name(attributes: _Attributes) -> _Attributes:
-    """Return the attributes that are part of a key."""
     if not attributes or not any(key in _OWN for key, _ in attributes):
         return attributes
     return tuple(pair for pair in attributes if pair[0] not in _OWN)

@@ -25,12 +25,10 @@ class StreamTable:
 
     Attributes:
         state: Stored with the rows.
-        workers: Of the run.
         keys: Its tracker keys, each of a group.
         devices: GPUs and hosts that workers report.
         memory: Accepted points, by the number of their stream.
         ended: Series of forgotten workers.
-        groups: The groups of a series.
         folded: Number of series without a key of their own.
         newly_folded: The same, of those that are new since it was read.
     """
@@ -68,16 +66,13 @@ class StreamTable:
         return stream
 
     def known(self, series: Iterable[Series]) -> list[Stream | None]:
-        """Return the streams of series; None for those that are not known."""
         return [*map(self._streams.get, series)]
 
     @property
     def size(self) -> int:
-        """Return the number of streams that are not forgotten."""
         return len(self._streams)
 
     def streams_of(self, role: str) -> Iterable[Stream]:
-        """Yield every stream of a role's workers that is not forgotten."""
         if self._of_roles is None:
             self._of_roles = {}
             for stream in self._streams.values():
@@ -85,13 +80,7 @@ class StreamTable:
         return self._of_roles.get(role, ())
 
     def is_unknown(self, stream: Stream, time_ns: int, *, single: bool) -> bool:
-        """Return whether a point of this time may be a repeat of a forgotten one.
-
-        Args:
-            stream: Its series.
-            time_ns: The point's own time.
-            single: Whether it is deduplicated as a single point.
-        """
+        """Return whether a point of this time may be a repeat of a forgotten one."""
         forgotten_ns = self.memory.forgotten_ns
         return time_ns <= stream.unknown_through_ns or (single and time_ns <= forgotten_ns)
 
@@ -108,11 +97,6 @@ class StreamTable:
 
         Their counts are in the totals. Their accepted points are kept, for as many series as may
         live, in case one of them comes back.
-
-        Args:
-            settings: Of the run.
-            now_ns: The bridge's clock.
-            away_s: Default ``forget_s``.
         """
         away_s = settings.forget_s if away_s is None else away_s
         gone = self.workers.forget(now_ns - int(away_s * _NS_PER_S))

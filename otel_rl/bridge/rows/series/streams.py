@@ -32,7 +32,7 @@ _LAST_STEP: Final = attrgetter("last_step")
 
 
 class _Slowest(NamedTuple):
-    """Stream of a worker that is behind the others, and the reach of that statement.
+    """Cached slowest series of a worker, and the state for which the cache is valid.
 
     It stays the slowest until it moves: no stream goes back, and new ones are counted.
     """
@@ -47,10 +47,6 @@ class Group(Stored, eq=False):
 
     Attributes:
         number: Its index among the groups.
-        key: The tracker key.
-        role: The workers' role.
-        name: The metric's name.
-        attributes: The points' attributes.
         reduction: Of the values.
         statistics: Further statistics, as suffixes of ``key``.
         extra: Further optional values, as suffixes.
@@ -97,7 +93,6 @@ class WorkerState(Stored, eq=False, dict=True):
     """State of one process.
 
     Attributes:
-        role: Its role.
         label: Name of its own series: its index, or its rank in the order of appearance.
         count: Number of workers of the role, as it reports.
         first_ns: Time of its first export, by the bridge's clock; 0 before that.
@@ -107,13 +102,11 @@ class WorkerState(Stored, eq=False, dict=True):
         newest_step: Highest step that it reported.
         settled_step: Every sample of the steps below this one has arrived.
         unsettled: (time, newest step then) of exports that may have held half a step.
-        standing: Its liveness.
         gone_ns: If it has ended: its data up to this time was sent before that.
         pause_ns: The longest recent time between two of its exports.
         is_replacement: Whether it replaced a failed one.
         sends_exit_report: Whether it sends an exit report when it ends in order.
         error: The last error that has left one of its steps.
-        clock: Its clock, beside the bridge's.
         shift_ns: What is added to its times to compare them with others'.
         streams: Its series that carry steps. Not stored.
         has_worked: Whether spans of it have told work since the bridge started. Not stored.
@@ -174,12 +167,7 @@ class WorkerState(Stored, eq=False, dict=True):
                 self.unsettled.append((received_ns, self.newest_step))
 
     def silent_ns(self, now_ns: int, *, is_over: bool) -> tuple[int, int] | None:
-        """Return the time range of spans that may never arrive; None if it is alive.
-
-        Args:
-            now_ns: The bridge's clock.
-            is_over: Whether no worker reports any more.
-        """
+        """Return the time range of spans that may never arrive; None if it is alive."""
         usual_ns = max(self.pause_ns, _SHORTEST_PAUSE_NS)
         if self.standing is WorkerStanding.ALIVE:
             is_missed = is_over or now_ns - self.received_ns > 3 * usual_ns
@@ -213,7 +201,7 @@ class WorkerState(Stored, eq=False, dict=True):
         return passed if self.settled_step is None else max(passed, self.settled_step)
 
     def start_again(self) -> None:
-        """Reset its reported steps: its role repeats them."""
+        """Forget the reported steps, because the worker's role repeats them."""
         for stream in self.streams:
             stream.last_step = None
         self.streams.clear()
@@ -235,16 +223,12 @@ class Stream:
 
     Attributes:
         number: Unique among all streams of the run, past ones included.
-        worker: The reporting worker.
-        group: Group that it is reduced into.
+        group: Group that the series is reduced into.
         own: The worker's own key, if that is written.
         wider: Further groups of a device's series: its own values, and those of all GPUs.
         device: The GPU or host of the series, which others may report as well; else empty.
         last_step: Latest step it reported, None if it never did.
-        counter: State of a monotonic sum.
-        histogram: State of a histogram.
         level: Current value of an up-down counter that is sent as deltas.
-        seen: Its accepted points.
         unknown_through_ns: Accepted points through this time may have been forgotten.
     """
 
@@ -262,13 +246,11 @@ class Stream:
     unknown_through_ns: int = 0
 
     def has_shares(self) -> None:
-        """Record that its counts stand in rows of steps, not of windows."""
         for group in (self.group, self.own):
             if group is not None:
                 group.has_shares = True
 
     def reported(self, step: int) -> None:
-        """Record that it has reached ``step``."""
         worker = self.worker
         if self.last_step is None:
             worker.streams.append(self)

@@ -85,7 +85,6 @@ class EndedStreams:
         self.unknown_through_ns = unknown_through_ns
 
     def end(self, series: Series, stream: Stream) -> None:
-        """Keep a series whose worker is forgotten."""
         self.streams[series] = _EndedStream(
             stream.number,
             stream.counter,
@@ -96,7 +95,6 @@ class EndedStreams:
         )
 
     def take(self, series: Series) -> _EndedStream | None:
-        """Remove and return the state of a series that returns; None if it is unknown."""
         return self.streams.pop(series, None)
 
     def drop_surplus(self, max_series: int, memory: DedupMemory) -> None:
@@ -177,17 +175,7 @@ class StoredTable(Stored):
 
 
 class TableState:
-    """Everything that a table of series stores.
-
-    Attributes:
-        workers: Of the run.
-        keys: Of the run, each of a group.
-        devices: GPUs and hosts of the run.
-        memory: Accepted points.
-        streams: The series of the workers that are not forgotten.
-        ended: Those of forgotten ones.
-        next_stream: Number of the next new stream.
-    """
+    """Everything that a table of series stores."""
 
     def __init__(
         self,
@@ -212,7 +200,6 @@ class TableState:
         self._frozen_at = self._changes
 
     def add(self, series: Series, stream: Stream) -> None:
-        """Add a stream that is new or has come back."""
         self.streams[series] = stream
         self.next_stream = max(self.next_stream, stream.number + 1)
         self._added += 1
@@ -226,7 +213,6 @@ class TableState:
         return self.workers.changes, len(self.keys.groups), self._added
 
     def stored(self) -> StoredTable:
-        """Return the table for the journal."""
         if self._frozen is None or self._frozen_at != self._changes:
             self._frozen = compress(encode(self._identities()))
             self._frozen_at = self._changes
@@ -298,12 +284,6 @@ class TableState:
 
     @classmethod
     def restored(cls, kept: StoredTable) -> "TableState":
-        """Undo ``stored``.
-
-        Raises:
-            StateRefused: The identities are something else.
-            Exception: They are not those of the rest, see ``refusing``.
-        """
         identities = decode(decompress(kept.identities), Identities)
         groups = [group for _, group in identities.groups]
         check_places(len(groups), kept.totals, dict.fromkeys(kept.with_shares))

@@ -37,7 +37,6 @@ class WorkerTable:
         self._free: dict[str, tuple[int, int]] = {}
 
     def of(self, worker: Worker) -> WorkerState:
-        """Return the state of ``worker``; one without an index gets a free one."""
         state = self.states.get(worker)
         if state is None:
             index = self._free_index(worker.role) if worker.index is None else worker.index
@@ -75,7 +74,6 @@ class WorkerTable:
         return next(leads, next(iter(states))).shift_ns
 
     def names(self) -> Mapping[str, str]:
-        """Return ``<role>/<index>`` of each worker, by its instance."""
         return {
             worker.instance: f"{state.role}/{state.label}" for worker, state in self.states.items()
         }
@@ -124,7 +122,6 @@ class DeviceTable:
         return self._devices
 
     def known_prefix(self, uuid: str) -> str:
-        """Return the prefix of a device; empty if it has none."""
         return self._prefixes.get(uuid, "")
 
     def prefix(self, labels: Labels, worker: str, *, at_most: int) -> str:

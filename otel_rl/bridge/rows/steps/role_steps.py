@@ -40,11 +40,9 @@ class RoleSteps(Stored):
 
     @property
     def is_open(self) -> bool:
-        """Return whether any step waits."""
         return bool(self.open or self.late or self.again)
 
     def steps(self) -> Iterator[OpenStep]:
-        """Yield the steps that wait."""
         for of in (self.open, self.late, self.again):
             yield from of.values()
 
@@ -53,11 +51,6 @@ class RoleSteps(Stored):
 
         So it is if the step has no row, none of the streams has reported a later one, and no worker
         has gone back. Otherwise None: ``placed`` tells where each of them belongs.
-
-        Args:
-            streams: Streams of the samples.
-            step: Step of the samples.
-            time_ns: Time of the last sample.
         """
         worker, passes = streams[0].worker, self.passes
         if worker.newest_step is None or passes.returned or passes.before:
@@ -105,10 +98,6 @@ class RoleSteps(Stored):
 
     def _reopens(self, step: int, received_ns: int) -> bool:
         """Let a step with a row wait again, for samples that came late.
-
-        Args:
-            step: Its number.
-            received_ns: Arrival of the first of them, by the bridge's clock.
 
         Returns:
             Whether they join ``open``; if not, values of the step were in a row and are left.

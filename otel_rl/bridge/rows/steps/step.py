@@ -27,10 +27,7 @@ class StepRow(Stored, gc=False):
     Attributes:
         expected: Number of workers that were expected in it.
         attempt: The attempt of the row; None for the one at the time of the row.
-        time_ns: Time of the row.
         late_ns: Arrival of the first sample since.
-        is_left_out: Whether the bound on rows has left it out of the run.
-        version: Policy version of its step.
         is_marked: Whether it says how many workers are in it.
     """
 
@@ -38,7 +35,6 @@ class StepRow(Stored, gc=False):
     attempt: Int64 | None
     time_ns: Int64 = 0
     late_ns: Int64 = 0
-    is_left_out: bool = False
     version: Int64 | None = None
     is_marked: bool = False
 
@@ -48,7 +44,6 @@ class StepCounts(Stored, gc=False):
 
     Attributes:
         times_ns: Begin and end of each worker's step.
-        grown: Growth of the counters.
         distributions: Distributions of the histograms of all workers.
     """
 
@@ -57,7 +52,6 @@ class StepCounts(Stored, gc=False):
     distributions: dict[Count, Distribution] = field(default_factory=dict)
 
     def add(self, stream: Stream, point: SumPoint | HistogramPoint) -> None:
-        """Fold in a share."""
         label = stream.worker.label
         self._add_times(label, point.start_ns, point.time_ns)
         for group in (stream.group, stream.own):
@@ -75,7 +69,6 @@ class StepCounts(Stored, gc=False):
             self.times_ns[label] = min(begun_ns, start_ns), max(ended_ns, time_ns)
 
     def join(self, other: "StepCounts") -> None:
-        """Fold in the counts of another part of the same step."""
         for label, times_ns in other.times_ns.items():
             self._add_times(label, *times_ns)
         for number, of_workers in other.grown.items():
@@ -86,7 +79,6 @@ class StepCounts(Stored, gc=False):
             self.distributions.setdefault(number, Distribution()).merge(one)
 
     def values(self, table: StreamTable) -> Iterator[tuple[str, float]]:
-        """Yield keys and values of the step's row."""
         groups = table.keys.groups
         for number, of_workers in self.grown.items():
             group = groups[number]
@@ -103,7 +95,6 @@ class StepCounts(Stored, gc=False):
         yield from miss_ratios(grown, table)
 
     def check(self, groups: int) -> None:
-        """Check what was read from the journal, of a run with so many groups."""
         check_places(groups, self.grown, self.distributions)
 
     def _rates(self, grown: Mapping[str, float]) -> Iterator[float]:
@@ -122,9 +113,7 @@ class OpenStep(Stored):
     """Measurements and counts of one step so far, by the number of their group.
 
     Attributes:
-        time_ns: The latest of their times.
         received_ns: Arrival of the last.
-        cells: Values to be reduced.
         single: Every measurement in no row yet, of the groups with per-worker rows.
         workers: The labels of those that have reported.
         counts: Of counters and histograms, if there are any.
@@ -150,15 +139,7 @@ class OpenStep(Stored):
         *,
         per_worker: bool,
     ) -> None:
-        """Fold in one measurement of each of some series of a worker.
-
-        Args:
-            streams: The series.
-            values: The measurements.
-            times_ns: When each was made.
-            received_ns: Their arrival, by the bridge's clock.
-            per_worker: Whether every single measurement is to be in a row.
-        """
+        """Fold in one measurement of each of some series of a worker."""
         self._reported(streams[0], max(times_ns), received_ns)
         cells = self.cells
         for stream, value, time_ns in zip(streams, values, times_ns, strict=True):
@@ -172,7 +153,6 @@ class OpenStep(Stored):
                 put(cells, own.number, value, time_ns, group.reduction)
 
     def add_share(self, stream: Stream, point: SumPoint | HistogramPoint, received_ns: int) -> None:
-        """Fold in a worker's share of the step's counts."""
         self._reported(stream, point.time_ns, received_ns)
         if self.counts is None:
             self.counts = StepCounts()
@@ -184,7 +164,6 @@ class OpenStep(Stored):
         self.received_ns = max(self.received_ns, received_ns)
 
     def join(self, other: "OpenStep") -> None:
-        """Fold in another part of the same step."""
         self.time_ns = max(self.time_ns, other.time_ns)
         self.received_ns = max(self.received_ns, other.received_ns)
         self.workers |= other.workers
@@ -200,7 +179,6 @@ class OpenStep(Stored):
             self.counts.join(other.counts)
 
     def check(self, groups: int) -> None:
-        """Check what was read from the journal, of a run with so many groups."""
         check_places(groups, self.cells, self.single)
         if self.counts is not None:
             self.counts.check(groups)

@@ -29,7 +29,6 @@ class ValueTimeline(Stored, dict=True):
 
     Attributes:
         times_ns: Beginnings of the values.
-        values: The values.
         newest: The latest one, and the greater one of a clock that was set back; None before the
             first since a restart of the bridge.
     """
@@ -80,10 +79,7 @@ class StepAxis(Stored):
 
     Attributes:
         role: Role of the worker that reports the steps.
-        label: Label of that worker.
         heard_ns: Its last report, by the bridge's clock.
-        steps: Reported steps.
-        versions: Reported policy versions.
     """
 
     role: str = ""
@@ -94,7 +90,6 @@ class StepAxis(Stored):
 
     @property
     def leader(self) -> tuple[str, str]:
-        """Return role and label of the worker that reports the steps."""
         return self.role, self.label
 
     def clock_is(self, now_ns: int) -> None:
@@ -122,11 +117,9 @@ class StepAxis(Stored):
         return True
 
     def step_at(self, time_ns: int) -> int:
-        """Return the step in progress; 0 before the first."""
         return self.steps.at(time_ns) or 0
 
     def version_at(self, time_ns: int) -> int | None:
-        """Return the policy version; None before the first reported one."""
         return self.versions.at(time_ns)
 
 
@@ -150,16 +143,13 @@ class Attempts(Stored):
 
     @property
     def newest(self) -> int:
-        """Return the number of the present attempt, from 1."""
         return self.begun[-1].number if self.begun else 1
 
     @property
     def with_rows(self) -> Sequence[Attempt]:
-        """Return the attempts after the first that have a row."""
         return tuple(one for one in self.begun if one.first_row >= 0)
 
     def at(self, time_ns: int) -> int:
-        """Return the attempt at a time."""
         for one in reversed(self.begun):
             if time_ns > one.since_ns:
                 return one.number
@@ -176,7 +166,6 @@ class Attempts(Stored):
         del self.begun[:-_MAX_ATTEMPTS]
 
     def has_row(self, attempt: int, number: int) -> None:
-        """Record that an attempt has a row of this number."""
         for place in range(len(self.begun) - 1, -1, -1):
             one = self.begun[place]
             if one.number == attempt and one.first_row < 0:

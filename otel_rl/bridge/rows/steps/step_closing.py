@@ -42,9 +42,6 @@ _SETTLE_NS = _NS_PER_S // 4
 _APART_NS = 1_000_000
 """A row is later than the one that it replaces by at least what trackers tell apart."""
 
-_COARSE_NS = 60 * _NS_PER_S
-"""Where rows are bounded by the minute, one of a step is written again once a minute at most."""
-
 _FIRST_STEP = -(1 << 63)
 
 # Work and transfer phases of an iteration, without waits.
@@ -56,8 +53,6 @@ class ClosedStep:
     """One step of one role, reduced.
 
     Attributes:
-        role: Its role.
-        step: Its number.
         time_ns: Latest event time among its samples.
         values: Tracker key to value.
         version: The policy version that was reported with the step, if any.
@@ -84,14 +79,12 @@ class Check:
 
     Attributes:
         table: Series and workers of the run.
-        settings: Rules of the run.
         now_ns: The bridge's clock, without its downtime.
         standings: Expected workers of each role.
         leader: Role and label of the worker that leads the run's axis.
         launched: Process id of the command that the bridge was started for, if there is one.
         everything: Whether incomplete steps are closed, too.
         only_surplus: Whether only the oldest steps above the bound are closed.
-        is_coarse: Whether the bound on rows has left out any step.
         at_most: Number of values of rows, see ``RoleCheck.closed``.
     """
 
@@ -103,20 +96,11 @@ class Check:
     launched: int | None = None
     everything: bool = False
     only_surplus: bool = False
-    is_coarse: bool = False
     at_most: float = math.inf
 
 
 class RoleCheck:
-    """One check of the steps of a role.
-
-    Args:
-        name: Name of the role.
-        role: Its steps.
-        workers: Its workers.
-        check: The check of the run.
-        attempts: Attempts of the run.
-    """
+    """One check of the steps of a role."""
 
     def __init__(
         self,
@@ -200,12 +184,7 @@ class RoleCheck:
         return self._alone(step, opened, late=opened.repeated, attempt=self._attempt)
 
     def _due(self, steps: Steps, waiting_for: Sequence[WorkerState] | None) -> list[int]:
-        """Return the steps that are complete or have waited long enough, ascending.
-
-        Args:
-            steps: Steps that wait.
-            waiting_for: Workers that must have gone past a step; None if unknown.
-        """
+        """Return the steps that are complete or have waited long enough, ascending."""
         if not steps:
             return []
         settings, now_ns, wait_ns = self._settings, self._now_ns, self._wait_ns
@@ -225,8 +204,6 @@ class RoleCheck:
                 complete |= len(opened.workers) >= opened.row.expected
                 complete = complete and silent_ns >= _QUIET_NS
                 waited_ns = now_ns - opened.row.late_ns
-                if self._check.is_coarse:
-                    complete, waited_ns = False, waited_ns + wait_ns - max(wait_ns, _COARSE_NS)
             elif step == newest and not complete and waiting_for is not None:
                 # The newest, with all series of the previous step, from every worker.
                 before = due[-1] if due else self._role.closed_through
@@ -240,7 +217,7 @@ class RoleCheck:
         return due
 
     def _turned(self, should_be: int) -> list[ClosedStep]:
-        """Close the rest of the previous pass if all workers have gone back, or all is over."""
+        """Close the rest of the previous pass once all workers have gone back, or at the end."""
         passes, is_over = self._role.passes, self._check.everything
         if not passes.returned:
             return []
@@ -265,7 +242,7 @@ class RoleCheck:
         return self._turn()
 
     def _join(self, after: int) -> None:
-        """Join the steps after this one with those of the others."""
+        """Merge the repeated steps after ``after`` into the open steps of the role."""
         role = self._role
         for step in [step for step in role.again if step > after]:
             joining = role.again.pop(step)
@@ -371,7 +348,6 @@ class RoleCheck:
 
     @property
     def _count(self) -> int:
-        """Return the number of workers that the newest one announces; 0 if none does."""
         told = [worker for worker in self._workers if worker.count]
         return max(told, key=lambda one: one.first_ns).count or 0 if told else 0
 
@@ -387,7 +363,7 @@ class RoleCheck:
     def _alone(
         self, step: int, opened: OpenStep, *, late: int = 0, attempt: int | None
     ) -> list[ClosedStep]:
-        """Return the rows of a step that is left: later samples do not join it."""
+        """Return rows of their own for the samples of a step that has left memory."""
         rows = _reduce(self._name, step, opened, self._table, late, attempt)
         self._mark(rows, opened, self._role.size)
         return rows

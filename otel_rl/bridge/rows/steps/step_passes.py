@@ -69,11 +69,9 @@ class Returned(Stored):
 
     @property
     def newest(self) -> int:
-        """Return its newest step since."""
         return max(self.positions.values(), default=self.first)
 
     def take(self, number: int, step: int, time_ns: int) -> None:
-        """Record a sample of the new pass."""
         self.newest_ns = max(self.newest_ns, time_ns)
         self.positions[number] = max(step, self.positions.get(number, step))
         self.is_sure |= step > self.first
@@ -85,12 +83,12 @@ class StepPasses(Stored, dict=True):
 
     Attributes:
         returned: Workers after which others may still follow.
-        since_ns: When the first of them has, by the bridge's clock.
+        since_ns: When the first worker went back, by the bridge's clock.
         newest: The newest step of each worker in this pass, and the latest time, by its clock, of
             its measurements. A replacement process has the same label.
         before: Of workers in the previous pass: their last time, by their clock, and step.
         others: Whether some stepping workers have not gone back, and are not silent.
-        vacant_step: The newest step of the workers without an index, if all of them are silent.
+        vacant_step: The newest step of the workers without an index, if all are silent.
         first: The first step of this pass; None for the first pass.
     """
 
@@ -121,15 +119,7 @@ class StepPasses(Stored, dict=True):
         closed_through: int | None,
         received_ns: int,
     ) -> None:
-        """Detect whether these samples show that a worker has gone back to an earlier step.
-
-        Args:
-            stream: Stream of the samples.
-            steps: Steps of the samples.
-            times_ns: Times of the samples.
-            closed_through: Steps through this one have rows.
-            received_ns: Their arrival, by the bridge's clock.
-        """
+        """Detect whether these samples show that a worker has gone back to an earlier step."""
         worker, label = stream.worker, stream.worker.label
         if label in self.returned:
             return
@@ -203,12 +193,7 @@ class StepPasses(Stored, dict=True):
         return on_time, late, past, again
 
     def look(self, workers: Mapping[Worker, WorkerState], now_ns: int) -> None:
-        """Check which workers are left beside those that have gone back.
-
-        Args:
-            workers: Workers of the role.
-            now_ns: The bridge's clock.
-        """
+        """Check which workers are left beside those that have gone back."""
         self.vacant_step, self._others = None, []
         if len(self.newest) > 2 * len(workers) + _MAX_GONE:
             labels = {state.label for state in workers.values()}
@@ -239,9 +224,6 @@ class StepPasses(Stored, dict=True):
     def caught_up(self, closed_through: int | None) -> int | None:
         """Remove the workers that have caught up with those that have not gone back.
 
-        Args:
-            closed_through: Steps through this one have rows.
-
         Returns:
             The step after which their steps join those of the others; None without such workers.
         """
@@ -254,12 +236,11 @@ class StepPasses(Stored, dict=True):
         return after
 
     def keep(self, live: Container[str]) -> None:
-        """Forget returned workers that are no longer alive."""
         for label in [label for label in self.returned if label not in live]:
             del self.returned[label]
 
     def begin(self, first: int) -> dict[str, Returned]:
-        """Make the new pass, from step ``first`` on, that of all. Returns its workers."""
+        """Make the new pass, from step ``first`` on, the only one. Returns its workers."""
         returned, self.returned = self.returned, {}
         self.first = first
         self.before = {label: (one.since_ns, one.through) for label, one in returned.items()}

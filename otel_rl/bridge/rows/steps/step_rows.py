@@ -32,7 +32,6 @@ class OpenSteps:
     """Steps of one experiment that still wait for samples.
 
     Attributes:
-        attempts: Attempts of the experiment.
         logs: Log of the steps with a row, which samples that come late join.
     """
 
@@ -117,7 +116,6 @@ class OpenSteps:
 
     @property
     def is_open(self) -> bool:
-        """Return whether any sample waits."""
         return any(role.is_open for role in self._roles.values())
 
     def close(self, check: Check) -> list[ClosedStep]:
@@ -139,15 +137,10 @@ class OpenSteps:
         return closed
 
     def take_log(self) -> StepLog | None:
-        """Return the part of the log of written steps since the last call; None without any."""
         return self.logs.take({name: role.written for name, role in self._roles.items()})
 
     def restore_log(self, body: bytes, groups: int) -> None:
-        """Restore a part of the log, in their order, of a run with so many groups.
-
-        Raises:
-            StateRefused: It is something else.
-        """
+        """Restore a part of the log, in their order, of a run with so many groups."""
         self.logs.restore(body, {name: role.written for name, role in self._roles.items()}, groups)
 
     def is_restored(self) -> None:
@@ -158,15 +151,9 @@ class OpenSteps:
             role.written.unrestored = 0
 
     def stored(self) -> dict[str, RoleSteps]:
-        """Return the steps for the journal, without the written ones, which are logged."""
         return self._roles
 
     def check(self, groups: int) -> None:
-        """Check what was read from the journal, of a run with so many groups.
-
-        Raises:
-            StateRefused: It has values of other groups.
-        """
         for role in self._roles.values():
             for step in role.steps():
                 step.check(groups)

@@ -23,12 +23,7 @@ _MOST_WASTE_BYTES: Final = 64 << 10
 
 
 class StepLog(NamedTuple):
-    """Part of the log, to be stored beside the state and passed to ``StepLogs.restore``.
-
-    Attributes:
-        number: Number of the part.
-        body: Opaque.
-    """
+    """Part of the log, to be stored beside the state and passed to ``StepLogs.restore``."""
 
     number: int
     body: bytes
@@ -74,14 +69,7 @@ class WrittenSteps(Stored, dict=True):
         return self._number
 
     def put(self, step: int, written: OpenStep, *, most: int, most_bytes: int) -> None:
-        """Add a step that has a row now. The object becomes this one's.
-
-        Args:
-            step: Its number.
-            written: The step.
-            most: Number of steps to keep, at most.
-            most_bytes: Size of the steps to keep, encoded.
-        """
+        """Add a step that has a row now. The object becomes this one's."""
         row, written.row = written.row, None
         self._keep(step, _Written(encode(written), row))
         while len(self) > min(most, _MOST_STEPS) or self.size_bytes > most_bytes:
@@ -90,7 +78,6 @@ class WrittenSteps(Stored, dict=True):
             self.leave_through(lowest)
 
     def take(self, step: int) -> OpenStep | None:
-        """Remove and return a step; None if it is not here."""
         found = self._steps.get(step)
         if found is None:
             return None
@@ -114,12 +101,7 @@ class WrittenSteps(Stored, dict=True):
             self._drop(step)
 
     def take_changes(self, number: int, *, whole: bool) -> Iterator[tuple[int, _Written | None]]:
-        """Yield the steps for a part of the log; None for those that are here no more.
-
-        Args:
-            number: Number of the part.
-            whole: All that are here.
-        """
+        """Yield the steps for a part of the log; None for those that are here no more."""
         changed, self._changed = self._changed, set()
         for step in sorted(changed | self._steps.keys() if whole else changed):
             written = self._steps.get(step)
@@ -140,7 +122,6 @@ class WrittenSteps(Stored, dict=True):
         self._changed.clear()
 
     def parts(self) -> Iterable[int]:
-        """Yield the part of the log that each step is in."""
         return (written.part for written in self._steps.values())
 
     def _keep(self, step: int, written: _Written) -> None:
@@ -201,11 +182,6 @@ class StepLogs:
 
     def restore(self, body: bytes, roles: Mapping[str, WrittenSteps], groups: int) -> None:
         """Restore a part, in the order of their numbers.
-
-        Args:
-            body: The part.
-            roles: Written steps of each role, from the run's state.
-            groups: Number of its groups.
 
         Raises:
             StateRefused: It is something else.

@@ -3,7 +3,6 @@
 Whatever happens, the newest row of a step is the mean over every worker that has reported it.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -249,15 +248,3 @@ def test_of_announced_workers_one_that_said_goodbye_is_not_missing() -> None:
     lived(job, lives, for_s=330)
     assert job.newest() == means(lives)
     assert job.marks() == []
-
-
-def test_under_a_bound_on_rows_late_samples_of_a_minute_are_in_one_row() -> None:
-    job = Job({"max_rows_per_minute": 60})
-    lives = staggered([2.0 * n for n in range(24)], until=600)
-    for life in lives:
-        life.every_s, life.goes_on = 0.1, True
-    lived(job, lives, for_s=138)
-    whole = means(lives)
-    assert job.newest() == {step: whole[step] for step in job.newest()}
-    of_minutes = Counter(row.time_ns // (60 * S) for row in job.rows)
-    assert max(of_minutes.values()) <= 2 * 60

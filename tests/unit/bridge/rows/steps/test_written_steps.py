@@ -109,13 +109,13 @@ def test_what_becomes_of_a_row_after_it_was_put_is_kept(restarts: bool) -> None:
     row = made.row
     assert row is not None
     kept.steps.put(1, made, most=10_000, most_bytes=MOST_BYTES)
-    row.is_left_out = True
+    row.is_marked = True
     kept.commit()
     if restarts:
         kept.restart()
     found = kept.steps.take(1)
     assert found is not None
-    assert found.row == StepRow(1, None, is_left_out=True)
+    assert found.row == StepRow(1, None, is_marked=True)
 
 
 def test_beyond_the_bound_the_lowest_steps_are_left() -> None:
