@@ -10,18 +10,25 @@ from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
+from otel_rl.bridge.rows.span_log import SpanLog, span_log
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
 from otel_rl.records import (
+    CONSOLE,
+    CONSOLE_COLUMNS,
+    Attempt,
     Description,
     Device,
     ExperimentKey,
     ExperimentStatus,
     KeySpec,
     Row,
+    SpanRecord,
     Table,
     Value,
+    WorkerFailure,
 )
 from otel_rl.semconv import names
+from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["GRPO", "HOSTILE", "KEYS", "MEASURED", "T0", "LookedAt", "S", "write_run"]
 
@@ -65,6 +72,10 @@ class LookedAt:
         machines: Of its trainers, each with one GPU.
         level: Added to its reward.
         has_phases: Whether the times are of a phase; else they are measurements of ``MEASURED``.
+        console: Lines of workers, as (worker, stream, text).
+        failures: Of workers, in the step of each.
+        attempts: After the first.
+        has_spans: Whether the spans of the steps are there.
     """
 
     key: ExperimentKey = GRPO
@@ -83,6 +94,10 @@ class LookedAt:
     machines: Sequence[str] = ()
     level: float = 0.0
     has_phases: bool = True
+    has_spans: bool = False
+    console: Sequence[tuple[str, str, str]] = ()
+    failures: Sequence[WorkerFailure] = ()
+    attempts: Sequence[Attempt] = ()
 
 
 def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
@@ -100,6 +115,7 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
             status=run.status,
             config=run.config,
             tags=run.tags,
+            attempts=run.attempts,
             hosts={host: ["trainer"] for host in run.machines},
             devices={
                 f"gpu/{host}/gpu0": Device(host, host, "gpu0", model="", workers=())
@@ -118,6 +134,7 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
                     added={
                         Log.HISTORY: (facts.time_ns, facts.encode()),
                         Log.KEYS: (0, keys) if number == 0 else None,
+                        Log.SPANS: _spans(run, step, facts) if run.has_spans else None,
                     },
                     step=step,
                 )
@@ -128,13 +145,36 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
         journal.close()
 
 
+def _spans(run: LookedAt, step: int, facts: Facts) -> SpanLog:
+    begun_ns = T0 + 10 * step * S  # steps do not overlap
+    return span_log(
+        [
+            SpanRecord(
+                f"{step}.{worker}.{phase}".encode().rjust(24, b"0"),
+                *(None, (), "trainer", str(worker), "host"),
+                *(begun_ns, begun_ns + int(of.total_s * S), phase or STEP_SPAN, phase, "compute"),
+                step=step,
+            )
+            for worker, of in enumerate(facts.spans)
+            for phase in ("", "train")
+        ]
+    )
+
+
 def _row(run: LookedAt, number: int, step: int, time_ns: int) -> Row:
     samples = [one for place, one in enumerate(run.samples) if place % run.steps == number]
+    lines: list[list[Value]] = [
+        [place, time_ns, *one]
+        for place, one in enumerate(run.console)
+        if place * run.steps // len(run.console) == number
+    ]
+    console = {CONSOLE: Table([*CONSOLE_COLUMNS], lines)} if lines else {}
     if not samples:
-        return Row(number, step, time_ns, {"trainer/loss": 1 / step})
+        return Row(number, step, time_ns, {"trainer/loss": 1 / step}, tables=console)
     columns = list(dict.fromkeys(column for one in samples for column in one))
-    lines = [[one.get(column) for column in columns] for one in samples]
-    return Row(number, step, time_ns, tables={"reward/rollouts": Table(columns, lines)})
+    cells = [[one.get(column) for column in columns] for one in samples]
+    rollouts = {"reward/rollouts": Table(columns, cells)}
+    return Row(number, step, time_ns, tables={**rollouts, **console})
 
 
 def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
@@ -177,6 +217,7 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
                     for worker, took_s in enumerate(seconds)
                     if run.has_phases
                 ],
+                failures=[one for one in run.failures if one.step == step],
                 status=run.status,
             ),
         )

@@ -24,6 +24,7 @@ from otel_rl.view.journals import Found, Journals, Progress, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
 from otel_rl.view.parts.health import environment, health
 from otel_rl.view.parts.key_series import whole_series
+from otel_rl.view.parts.log import LogWanted, events, log
 from otel_rl.view.parts.measurements import deviations, measurements
 from otel_rl.view.parts.overview import (
     Catalogue,
@@ -39,7 +40,7 @@ from otel_rl.view.parts.overview import (
 )
 from otel_rl.view.parts.rollouts import Order, Wanted, rollouts
 from otel_rl.view.parts.run_results import RunResults
-from otel_rl.view.parts.timeline import step_without_spans, timeline
+from otel_rl.view.parts.timeline import before_and_after, step_without_spans, timeline
 from otel_rl.view.parts.workers import heatmap, phases, standing
 from otel_rl.view.text import label
 
@@ -116,7 +117,9 @@ class Pages:
             "diagnosis": self._diagnosis,
             "workers": self._workers,
             "timeline": self._timeline,
+            "change": self._change,
             "rollouts": self._rollouts,
+            "log": self._log,
             "health": self._health,
             "environment": lambda found, _query: environment(found.run.description),
         }
@@ -214,10 +217,7 @@ class Pages:
             "amounts": {
                 label(key): word for key, word in catalogue.amounts.items() if key in data.series
             },
-            "failures": [
-                {"step": one.step, "time_ms": one.time_ns / 1e6, "worker": shown(one.worker[:160])}
-                for one in data.failures[-50:]
-            ],
+            "events": events(found, data),
             "trace_url": redacted(self._settings.rows.trace_url),
         }
 
@@ -295,10 +295,19 @@ class Pages:
         gone = step_without_spans(progress.data, last)
         return {**answer, "gone": gone, **_read_so_far(progress)}
 
+    def _change(self, found: Found, query: Mapping[str, str]) -> Any:
+        since = _step(query, "since")
+        shown_ = None if since is None else before_and_after(found, since, _step(query, "until"))
+        return shown_ or {"before": None, "after": None}
+
     def _rollouts(self, found: Found, query: Mapping[str, str]) -> Any:
         search, table = query.get("search", ""), query.get("table", "")
         order = Order(query.get("order") or Order.NEWEST)
         return rollouts(found, Wanted(search, table, _step(query, "step"), order))
+
+    def _log(self, found: Found, query: Mapping[str, str]) -> Any:
+        at_ms = float(query["at"]) if query.get("at") else None
+        return log(found, LogWanted(query.get("worker", ""), query.get("search", ""), at_ms))
 
     def _health(self, found: Found, _query: Mapping[str, str]) -> Any:
         progress = self._journals.read(found)

@@ -62,7 +62,7 @@ class Contents(NamedTuple):
     steps: tuple[int, int] | None = None
 
 
-EVERYTHING: Final = Contents(("overview", "timeline", "workers", "rollouts", "health"))
+EVERYTHING: Final = Contents(("overview", "timeline", "workers", "rollouts", "log", "health"))
 CAUSES: Final = Contents(
     ("overview", "timeline", "workers"), frozenset({STEP_TIME, ASYNC, DIAGNOSIS})
 )
@@ -177,7 +177,8 @@ def _answers(run: str, contents: Contents, news: Callable[[str], None]) -> _Part
     answers[path] = found
     for path, query in _evidence(run, found["causes"]):
         answers[_address(path, query)] = yield from _get(path, query)
-    for page in ("workers", "rollouts", "health"):
+    answers[f"runs/{run}/environment"] = yield from _once(f"runs/{run}/environment")
+    for page in ("workers", "rollouts", "log", "health"):
         if page in contents.pages:
             answers[f"runs/{run}/{page}"] = yield from _get(f"runs/{run}/{page}")
     path = f"runs/{run}/timeline"
@@ -198,6 +199,10 @@ def _evidence(
             yield f"runs/{run}/workers", {"phase": f"{cause['role']}/{cause['phase']}"}
         for key in dict.fromkeys(keys):
             yield f"runs/{run}/series", {"key": key}
+        if cause["since_step"] is not None:
+            steps = {"since": cause["since_step"], "until": cause["until_step"]}
+            known = {name: str(step) for name, step in steps.items() if step is not None}
+            yield f"runs/{run}/change", known
 
 
 def _address(path: str, query: Mapping[str, str]) -> str:

@@ -112,6 +112,7 @@ class RunData:
         workers: Names, ``<role>/<index>``, in the order of appearance.
         waits: Phases that only wait.
         last_phases: By worker.
+        places: By worker, its host, empty if unknown, and process id there.
         steps: Explained steps, in order of arrival.
         failures: Of workers, in order.
         status: Of the run by its workers.
@@ -133,6 +134,7 @@ class RunData:
         self._measured: dict[tuple[str, str], Cells] = defaultdict(Cells)
         self.waits: set[tuple[str, str]] = set()
         self.last_phases: dict[str, LastPhase] = {}
+        self.places: dict[str, tuple[str, int | None]] = {}
         self.steps: list[StepPath] = []
         self.failures: list[WorkerFailure] = []
         self.status = ""
@@ -171,6 +173,7 @@ class RunData:
             self.last_phases[span.worker] = LastPhase(span.phase, span.step, facts.time_ns)
             if span.is_wait:
                 self.waits.add(place)
+        self.places.update((worker, (host, pid)) for worker, host, pid in facts.places)
         self._add_measured_phases(facts)
         self._add_measurements(facts)
         for step in facts.steps:

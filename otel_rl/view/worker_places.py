@@ -1,8 +1,14 @@
-"""Completes a diagnosis from the journal of its run: hosts of workers, names of keys."""
+"""Spans of a run, and what completes a diagnosis: hosts of workers, names of keys."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from otel_rl.bridge.journal.reader import read_named_keys, read_tables, span_parts
+from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.reader import (
+    chosen_span_parts,
+    read_named_keys,
+    read_tables,
+    span_parts,
+)
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.diagnose.places import Place, with_names, with_places
@@ -10,13 +16,13 @@ from otel_rl.diagnose.result import Diagnosis, Kind
 from otel_rl.records import STACKS, Row, SpanRecord
 from otel_rl.view.journals import Found
 
-__all__ = ["completed", "spans_in"]
+__all__ = ["completed", "spans_of"]
 
 
-def spans_in(parts: Iterable[bytes]) -> list[SpanRecord]:
-    """Return the spans of a journal's parts, each once; damaged parts are left out."""
+def spans_of(connection: Connection, run: str) -> list[SpanRecord]:
+    """Return the spans of chosen steps and of the last minute or more; without damaged parts."""
     found: dict[bytes, SpanRecord] = {}
-    for body in parts:
+    for body in (*chosen_span_parts(connection, run), *span_parts(connection, run, since_ns=0)):
         try:
             for some in read_spans(body):
                 found.update((span.span_id, span) for span in some)
@@ -47,7 +53,7 @@ def _places_of(found: Found, report: Diagnosis) -> Mapping[str, Place]:
 
     with found.open() as connection:
         known = {one.instance: one.name for one in read_standing(connection, found.id).workers}
-        spans = spans_in(span_parts(connection, found.id, since_ns=0))
+        spans = spans_of(connection, found.id)
         is_stalled = any(cause.kind is Kind.STALL for cause in report.causes)
         rows = read_tables(connection, found.id) if is_stalled else ()
     places = {

@@ -40,8 +40,11 @@ __all__ = [
     "Life",
     "S",
     "begin",
+    "console",
     "end",
+    "gpu",
     "leave",
+    "load",
     "start_ns",
     "step",
 ]
@@ -151,6 +154,25 @@ def step(key: ExperimentKey, rank: int, number: int) -> list[Batch]:
     ]
 
 
+def gpu(key: ExperimentKey, rank: int, use: float, now_ns: int) -> Batch:
+    """How busy the GPU of a trainer is."""
+    of_gpu = point(use, now_ns)
+    of_gpu.attributes.extend(
+        key_values({"hw.id": f"GPU-{rank}", "hw.name": "gpu0", "host.name": f"host-{rank}"})
+    )
+    request = metrics_request(
+        gauge(of_gpu, name="hw.gpu.utilization"), resource=_resource(key, rank)
+    )
+    return Batch(key, Signal.METRICS, request.SerializeToString(), now_ns)
+
+
+def console(key: ExperimentKey, rank: int, text: str, now_ns: int) -> Batch:
+    """What a trainer has printed."""
+    line = event("rl.worker.console", {"log.iostream": "stdout"}, text, time_ns=now_ns)
+    request = logs_request(line, resource=_resource(key, rank))
+    return Batch(key, Signal.LOGS, request.SerializeToString(), now_ns)
+
+
 def _tokens(begun_ns: int, number: int) -> Metric:
     """A total of 100 a step."""
     tokens = Metric(name="tokens")
@@ -227,6 +249,24 @@ def _spans(key: ExperimentKey, rank: int, number: int, end_ns: int) -> Batch:
             known = {**known, "rl.phase": "train", "rl.phase_class": "compute"}
         span.attributes.extend(key_values(known))
     return Batch(key, Signal.TRACES, request.SerializeToString(), end_ns)
+
+
+def load(key: ExperimentKey, rank: int, number: int, took_s: float) -> Batch:
+    """What a trainer has read before a step, as a phase."""
+    request = ExportTraceServiceRequest()
+    of = request.resource_spans.add()
+    of.resource.attributes.extend(key_values(_resource(key, rank)))
+    begun_ns = start_ns(key) + number * S
+    span = of.scope_spans.add().spans.add(
+        name="load",
+        trace_id=(number + 1).to_bytes(16),
+        span_id=bytes(6) + bytes([rank, 3]),
+        start_time_unix_nano=begun_ns,
+        end_time_unix_nano=begun_ns + int(took_s * S),
+    )
+    known: Attributes = {"rl.loop.iteration": number, "rl.phase": "load", "rl.phase_class": "io"}
+    span.attributes.extend(key_values(known))
+    return Batch(key, Signal.TRACES, request.SerializeToString(), begun_ns + S)
 
 
 def _events(

@@ -12,7 +12,7 @@ import pytest
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from tests.browser import Browser
-from tests.journals.small_run import LIVE, RANKS, Life, S, begin, start_ns, step
+from tests.journals.small_run import LIVE, RANKS, Life, S, begin, load, start_ns, step
 from tests.ports import free_ports
 from tests.screenshots import served
 from tests.view_runs import LookedAt, write_run
@@ -90,6 +90,7 @@ def test_drawn_charts_outlive_their_server_and_go_on_with_the_next(
         with served(data, port):
             browser.wait(f"{BANNER} === ''")
             run.grow(4)
+            browser.do(f"{DRAWN}[0].scrollIntoView()")  # the evidence of a cause is above it
             browser.wait(f"{DRAWN}.some((one) => one.data[0].x.at(-1) >= 8)")
             assert browser.get("document.querySelectorAll('.failure').length") == 0
             assert set(before) <= set(browser.get(f"{DRAWN}.map((one) => one.dataset.panel)"))
@@ -245,4 +246,19 @@ def test_controls_of_the_overview_are_made_once(run: Run) -> None:
     assert browser.get("kept.every((one) => one.isConnected)")
     assert browser.get("document.activeElement.id") == "log"
     assert browser.get("document.activeElement.ariaPressed") == "true"
+    assert browser.complaints() == []
+
+
+def test_processes_have_their_host_and_the_slowest_comes_first(run: Run) -> None:
+    browser = run.open("workers")
+    rows = "[...document.querySelectorAll('tbody tr')].map((one) => one.innerText.split('\\t'))"
+    browser.wait(f"{rows}.length === 2")
+    assert [row[3] for row in browser.get(rows)] == ["host-0", "host-1"]
+    for number in range(run.steps, run.steps + 20):
+        now_ns = start_ns(LIVE) + (number + 2) * S
+        loads = [load(LIVE, rank, number, took_s) for rank, took_s in ((0, 0.1), (1, 0.5))]
+        run.life.take(*loads, now_ns=now_ns)
+    browser.open(f"{run.url}#/run/{RUN}/workers?phase=trainer%2Fload", "workers")
+    browser.wait(f"{rows}[0][0] === 'trainer/1'")
+    assert browser.get(rows)[0][4] == "5"
     assert browser.complaints() == []

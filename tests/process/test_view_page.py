@@ -5,7 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.process
 HOSTILE_KEY = ExperimentKey(HOSTILE, "<b>1</b>")
 LARGE = ExperimentKey("large", "1")
 WORKERS = 1_000
-PAGES = ("overview", "timeline", "workers", "rollouts", "health")
+PAGES = ("overview", "timeline", "workers", "rollouts", "log", "health")
 
 # Texts, out of charts, with less contrast than 4.5.
 _PALE = """(() => {
@@ -365,6 +365,34 @@ def test_samples_of_a_step_are_shown_and_the_worst_first(viewed: Viewed) -> None
     assert browser.complaints() == []
 
 
+def test_answers_to_one_prompt_are_one_row_and_stand_side_by_side(viewed: Viewed) -> None:
+    grouped = ExperimentKey("grouped")
+    samples: list[Mapping[str, str | float]] = [
+        {"step": 1, "prompt": f"p{prompt}", "completion": "x" * part, "reward": part / 4 + prompt}
+        for prompt in range(3)
+        for part in range(1, 5)
+    ]
+    samples.append({"step": 2, "prompt": "p0", "completion": "later", "reward": 0.0})
+    write_run(viewed.data / "grouped", LookedAt(grouped, steps=1, samples=samples))
+    browser = viewed.open(grouped, "rollouts")
+    browser.wait("document.querySelector('#bystep').data?.length === 5")
+    browser.do(
+        "[...document.querySelectorAll('button')].find((of) => of.textContent === 'by prompt')"
+        ".click()"
+    )
+    rows = (
+        "[...document.querySelectorAll('#groups tbody tr')].map((of) => of.innerText.split('\\t'))"
+    )
+    browser.wait(f"{rows}.length === 4")
+    told = {(row[0].split()[0], row[1]): row[2:] for row in browser.get(rows)}
+    assert told["p1", "1"] == ["4", "1.625", "0.75", "2", "2.5"]
+    assert told["p0", "2"][0] == "1"
+    browser.do("document.querySelector('#groups [aria-expanded]').click()")
+    browser.wait("document.querySelectorAll('.side .text').length > 0")
+    browser.wait("location.hash.includes('rows=prompt')")
+    assert browser.complaints() == []
+
+
 def test_a_chart_is_saved_as_a_picture_on_white_and_as_values(viewed: Viewed) -> None:
     long = ExperimentKey("saved")
     write_run(viewed.data / "saved", LookedAt(long, steps=1_300, workers=1))
@@ -432,7 +460,7 @@ def test_on_paper_every_chart_is_drawn_and_the_theme_is_light(viewed: Viewed) ->
 
 def test_keys_lead_everywhere(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
-    for key, page in zip("2345", ("timeline", "workers", "rollouts", "health"), strict=True):
+    for key, page in zip("23456", PAGES[1:], strict=True):
         browser.press(key)
         browser.wait(f"document.body.dataset.ready === '{page}'")
     browser.press("r")
@@ -474,7 +502,7 @@ def test_a_phone_scrolls_in_one_direction(viewed: Viewed) -> None:
         browser.as_phone(0)
 
 
-@pytest.mark.parametrize("page", ["overview", "timeline", "workers", "rollouts", "health"])
+@pytest.mark.parametrize("page", PAGES)
 def test_a_hostile_name_is_text(viewed: Viewed, page: str) -> None:
     browser = viewed.open(HOSTILE_KEY, page)
     browser.wait("document.querySelector('h1').textContent.startsWith('<script>')")
@@ -555,6 +583,30 @@ def test_a_report_says_of_when_it_is(viewed: Viewed) -> None:
     assert viewed.browser.complaints() == []
 
 
+def test_a_report_has_the_steps_of_the_fault_the_settings_and_the_log(
+    viewed: Viewed, tmp_path: Path
+) -> None:
+    console = [("trainer/1", "stderr", "CUDA error"), ("trainer/2", "stdout", "slow today")]
+    slow = LookedAt(steps=60, slow=2, slow_from=31, has_spans=True, config={"lr": 0.5})
+    write_run(tmp_path, replace(slow, console=console))
+    pages = Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0 + S)
+    path = tmp_path / "report.html"
+    path.write_text(report_html(pages, run_id(GRPO.experiment, GRPO.trial)), encoding="utf-8")
+    browser = viewed.browser
+    browser.open(path.as_uri(), "overview")
+    changes = "[...document.querySelectorAll('[data-change]')]"
+    browser.wait(f"{changes}.filter((one) => one.data).length === 2")
+    headings = browser.get("[...document.querySelectorAll('.change h3')].map((of) => of.innerText)")
+    assert "step 31" in headings[1]
+    assert "lr" in browser.get("document.querySelector('#provenance').textContent")
+    browser.press("5")
+    browser.wait("document.body.dataset.ready === 'log'")
+    lines = browser.get("document.querySelector('#lines').innerText")
+    assert "CUDA error" in lines
+    assert "slow today" in lines
+    assert browser.complaints() == []
+
+
 def test_a_run_beyond_the_list_is_found_by_its_name(viewed: Viewed) -> None:
     browser = viewed.browser
     browser.open(viewed.url, "runs")
@@ -613,18 +665,15 @@ def test_a_step_whose_spans_are_gone_is_told_with_its_trace(viewed: Viewed) -> N
         batches = [batch for rank in range(RANKS) for batch in step(LIVE, rank, number)]
         life.take(*batches, now_ns=start_ns(LIVE) + (number + 2) * S)
     life.take(now_ns=start_ns(LIVE) + 60 * S)
-    gone = (
-        "DELETE FROM log WHERE number IN"
-        " (SELECT number FROM log WHERE kind = 'spans' ORDER BY number LIMIT 5)"
-    )
+    gone = "DELETE FROM log WHERE kind = 'spans'"  # those of chosen steps stay
     life.journal.write(lambda of: of.execute(gone).close())
     life.journal.close()
     browser = viewed.browser
     run = run_id(LIVE.experiment, LIVE.trial)
-    browser.open(f"{viewed.url}#/run/{run}/timeline/1", "timeline")
+    browser.open(f"{viewed.url}#/run/{run}/timeline/6", "timeline")
     assert browser.complaints() == []
     told = browser.get("document.querySelector('.notice').textContent")
-    assert "has no spans of step 1, but of steps " in told
+    assert "has no spans of step 6, but of steps 0 to 5, 7" in told
     assert re.search(
         r"It took 1.0 s, most of it trainer/train of trainer/\d.*: [0-9a-f]{32}$", told
     )

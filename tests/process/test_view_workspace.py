@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.process
 
 WIDE = ExperimentKey("wide", "1")
 RUN = run_id(WIDE.experiment, WIDE.trial)
+SPANNED = ExperimentKey("spanned", "1")
 PARTS = ("actor", "critic", "env")
 KEYS = [
     *(f"{part}/{a}{b}" for part in PARTS for a in "abcdefgh" for b in "vwxyz"),
@@ -32,7 +34,9 @@ CLOSED = "document.querySelectorAll('.fold[aria-expanded=false]').length"
 @pytest.fixture(scope="module")
 def viewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Browser]]:
     home: Path = tmp_path_factory.mktemp("workspace")
-    write_run(home / "data", LookedAt(WIDE, steps=60, slow=2, slow_from=31, keys=KEYS))
+    run = LookedAt(WIDE, steps=60, slow=2, slow_from=31, keys=KEYS)
+    write_run(home / "data", run)
+    write_run(home / "data", replace(run, key=SPANNED, keys=(), has_spans=True))
     with served(home / "data") as url, Browser(home / "profile") as browser:
         yield f"{url}#/run/{RUN}", browser
 
@@ -253,9 +257,37 @@ def test_the_evidence_is_drawn_under_the_verdict(browser: Browser) -> None:
     links = browser.get("[...document.querySelectorAll('#verdict li > a')].map((one) => one.hash)")
     assert links == [
         f"#/run/{RUN}/workers/trainer%2Ftrain",
-        f"#/run/{RUN}/timeline/30",
-        f"#/run/{RUN}/timeline/31",
+        f"#/run/{RUN}/log?worker=trainer%2F2",
     ]
+
+
+def test_a_step_before_the_fault_and_one_after_it_are_drawn_on_one_scale(
+    viewed: tuple[str, Browser],
+) -> None:
+    """With the same workers in the same order, the accused one first and in full colour."""
+    url, browser = viewed
+    browser.open(f"{url.replace(RUN, run_id(*SPANNED))}/overview", "overview")
+    plots = "[...document.querySelectorAll('[data-change]')]"
+    browser.wait(f"{plots}.filter((one) => one.data).length === 2")
+    headings = browser.get("[...document.querySelectorAll('.change h3 a')].map((one) => one.hash)")
+    before, after = (int(one.rpartition("/")[2]) for one in headings)
+    assert 20 <= before < 31
+    assert after == 31
+    ranges = browser.get(f"{plots}.map((one) => one.layout.xaxis.range)")
+    assert ranges[0] == ranges[1]
+    assert 4 < ranges[0][1] < 4.5
+    lanes = browser.get(f"{plots}.map((one) => one.layout.yaxis.ticktext)")
+    assert lanes[0] == lanes[1]
+    assert lanes[0][0] == "trainer/2"
+    assert len(lanes[0]) == 3  # it, and the middle and the fastest of its peers
+    bars = browser.get(
+        f"{plots}.map((one) => one.data.find((of) => of.name === 'train'))"
+        ".map((of) => of.y.map((y, place) => [y, of.marker.opacity[place]]))"
+    )
+    for of_step in bars:
+        (_, accused), *others = sorted(of_step)
+        assert all(opacity < 0.6 * accused for _, opacity in others)
+    assert browser.complaints() == []
 
 
 def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(

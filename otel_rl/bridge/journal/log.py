@@ -24,6 +24,9 @@ class Log(StrEnum):
     SPANS = "spans"
     """Spans from which steps are still explained."""
 
+    CHOSEN = "chosen"
+    """Spans of chosen steps, which are never forgotten; see ``ChosenSteps``."""
+
     HISTORY = "history"
     """Records for a diagnosis."""
 

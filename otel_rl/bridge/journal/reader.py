@@ -35,6 +35,7 @@ __all__ = [
     "KnownWorker",
     "RunOverview",
     "Standing",
+    "chosen_span_parts",
     "first_history",
     "history_bytes",
     "history_records",
@@ -180,6 +181,11 @@ def read_named_keys(connection: Connection, run: str) -> NamedKeys:
 def span_parts(connection: Connection, run: str, *, since_ns: int) -> Iterator[bytes]:
     """Yield the parts of the log of spans with a span that ended after that time."""
     yield from read_log(connection, run, Log.SPANS, after=since_ns)
+
+
+def chosen_span_parts(connection: Connection, run: str) -> Sequence[bytes]:
+    """Return the parts of the log of spans that stay: of chosen steps of the whole run."""
+    return read_log(connection, run, Log.CHOSEN)
 
 
 def read_tables(connection: Connection, run: str) -> Sequence[Row]:

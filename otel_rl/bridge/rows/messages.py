@@ -331,18 +331,19 @@ class NewFindings(Stored):
     last_amount: Number | None = None
     has_ended: bool = False
 
-    def add(self, finding: Finding) -> None:
-        """Add a finding, unless it tells what the last one has told."""
+    def add(self, finding: Finding) -> bool:
+        """Add a finding, unless it tells what the last one has told. Returns whether it is new."""
         if not finding.causes and not self.last_words:
             self.last_subject = finding.subject  # no news, but a list tells that it was looked at
-            return
+            return False
         begins_again = self.has_ended and not finding.has_ended
         is_same = finding.subject == self.last_subject and not begins_again
         if is_same and not self._is_update(finding):
-            return
+            return False
         self.last_subject, self.last_words = finding.subject, finding.words
         self.last_amount, self.has_ended = finding.amount, finding.has_ended
         self.waiting.append(replace(finding, is_update=True) if is_same else finding)
+        return not is_same
 
     def _is_update(self, finding: Finding) -> bool:
         if finding.words == self.last_words or not finding.causes:

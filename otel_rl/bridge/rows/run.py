@@ -396,6 +396,12 @@ class Run:
             self.intake.warnings.append(of_spans(window.crowded_role, MAX_PLACES, end_ns))
         return analyses
 
+    def add_finding(self, finding: Finding) -> None:
+        """Take a finding of a diagnosis; of a new fault, spans of before and after it stay."""
+        since = finding.causes[0].get("since_step") if finding.causes else None
+        if self.findings.add(finding) and isinstance(since, int):
+            self.span_window.found(since, self.intake.axis.role)
+
     def _take_messages(self, newest_ns: int) -> Sequence[Finding | DataWarning]:
         """Remove and return findings and warnings, dated at the run's newest time."""
         intake = self.intake
@@ -429,6 +435,7 @@ class Run:
         # Before the state, which includes what the logs forget.
         dedup = self.take_dedup()
         steps = intake.steps.take_log()
+        chosen = self.span_window.chosen.take_log()
         state = encode(self.stored())
         self.state_bytes = len(state)
         keys = self.row_maker.keys.take()
@@ -448,6 +455,7 @@ class Run:
                 Log.DEDUP: dedup,
                 Log.STEPS: steps,
                 Log.SPANS: recent.take_log(),
+                Log.CHOSEN: chosen,
                 Log.HISTORY: history,
                 Log.KEYS: (now_ns, encode_keys(keys)) if keys else None,
             },

@@ -497,7 +497,7 @@ class Scheduler:
         if key in self._findings:
             self._uncommitted_findings[key] = self._findings.pop(key)
         if key in self._uncommitted_findings:  # no news, unless the last attempt was rolled back
-            run.findings.add(self._uncommitted_findings[key])
+            run.add_finding(self._uncommitted_findings[key])
 
     # Commits.
 

@@ -3,8 +3,10 @@
 import itertools
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import nlargest
+from math import fsum
 from sys import getsizeof
 from typing import Final
 
@@ -170,6 +172,80 @@ def _size_bytes(span: SpanRecord) -> int:
     return _SPAN_BYTES + texts + _LINK_BYTES * len(span.links)
 
 
+# Spans that stay of one step, and bytes of all of a run: about a hundred large steps.
+_CHOSEN_SPANS: Final = 3_000
+_CHOSEN_BYTES: Final = 16 << 20
+
+_LONGER: Final = 1.5
+_BEFORE_A_FAULT: Final = 9  # steps, of which the median one is usual
+
+
+class ChosenSteps(Stored, dict=True):
+    """Steps whose spans stay as long as their run, to compare a slow step with a usual one.
+
+    Chosen are steps at growing distances, of which each is a fifth further on; each that takes half
+    as long again as the longest before; and of a fault that is found a usual step before it began,
+    and the first one since.
+
+    Attributes:
+        next_step: The first step that is far enough from the last one.
+        longest_s: Duration of the longest step so far.
+        left_bytes: Room for further steps.
+    """
+
+    next_step: Int64 = 0
+    longest_s: float = 0.0
+    left_bytes: Int64 = _CHOSEN_BYTES
+
+    def __post_init__(self) -> None:
+        self._fresh: dict[bytes, SpanRecord] = {}
+
+    def look(self, of: StepAnalysis, spans: Iterable[SpanRecord]) -> None:
+        """Keep the spans of a step that was just explained, if it is to be kept."""
+        took_s = fsum(of.values.values())
+        is_next, is_longer = of.step >= self.next_step, took_s >= _LONGER * self.longest_s
+        if is_next:
+            self.next_step = of.step + 1 + of.step // 5
+        if is_longer:
+            self.longest_s = took_s
+        if is_next or is_longer:
+            self._keep(of.step, of.time_ns - int(took_s * _NS_PER_S), of.time_ns, spans)
+
+    def found(self, since_step: int, role: str, spans: Collection[SpanRecord]) -> None:
+        """Keep steps of before a fault and after it, as far as their spans are still there."""
+        times: dict[int, tuple[int, int]] = {}
+        for span in spans:
+            if span.name == STEP_SPAN and span.role == role and span.step is not None:
+                begun_ns, end_ns = times.get(span.step, (span.start_ns, span.end_ns))
+                times[span.step] = min(begun_ns, span.start_ns), max(end_ns, span.end_ns)
+        before = sorted(step for step in times if step < since_step)[-_BEFORE_A_FAULT:]
+        before.sort(key=lambda step: times[step][1] - times[step][0])
+        after = min((step for step in times if step >= since_step), default=None)
+        for step in (*before[len(before) // 2 :][:1], *([] if after is None else [after])):
+            self._keep(step, *times[step], spans)
+
+    def take_log(self) -> SpanLog | None:
+        """Return the spans since the last call; None if there are none."""
+        if not self._fresh:
+            return None
+        log = span_log([*self._fresh.values()])
+        self.left_bytes -= len(log.body)
+        self._fresh = {}
+        return log
+
+    def _keep(self, step: int, begun_ns: int, end_ns: int, spans: Iterable[SpanRecord]) -> None:
+        if self.left_bytes > 0:
+            inside = (
+                one
+                for one in spans
+                if one.end_ns > begun_ns
+                and one.start_ns < end_ns
+                and (one.name != STEP_SPAN or one.step == step)  # of its neighbours there is a part
+            )
+            longest = nlargest(_CHOSEN_SPANS, inside, key=lambda one: one.end_ns - one.start_ns)
+            self._fresh.update((one.span_id, one) for one in longest)
+
+
 _MARKED: Final = "Spans of {roles} say that they are sampled (tracestate ot=th, or tailsampling.*)"
 
 # Interval of explanations, each of which sorts all spans. Steps are explained together.
@@ -186,12 +262,14 @@ class SpanWindow(Stored, dict=True):
     """Explains steps by recent spans, which arrive in any order.
 
     Attributes:
+        chosen: Steps whose spans stay.
         missing: Steps that have spans.
         gaps: Steps without spans, as of the last explanation.
         newest_step: Step that was explained last; None before the first.
     """
 
     recent: RecentSpans = field(default_factory=RecentSpans)
+    chosen: ChosenSteps = field(default_factory=ChosenSteps)
     missing: MissingSpans = field(default_factory=MissingSpans)
     newest_step: Int64 | None = None
     # Arrival of the last root of a rank, for each step to be explained.
@@ -275,6 +353,17 @@ class SpanWindow(Stored, dict=True):
             explained += self._go_on(settings, everything=everything)
         return explained
 
+    def found(self, since_step: int, role: str) -> None:
+        """Keep the spans of steps around the begin of a fault, of a role; empty for the usual."""
+        spans = self.recent.by_id.values()
+        known = [
+            (span.role, span.step)
+            for span in spans
+            if span.name == STEP_SPAN and span.step is not None
+        ]
+        if known:
+            self.chosen.found(since_step, role or _stepping_role(known), spans)
+
     def _look(
         self,
         role: str,
@@ -312,6 +401,7 @@ class SpanWindow(Stored, dict=True):
         is_over = True
         for one in explaining.explained:
             if one is not None:
+                self.chosen.look(one, self.recent.by_id.values())
                 explained.append(self._against_best(self._with_missed(one), explaining.role))
             if not everything and (one is None or len(explained) >= _STEPS_AT_A_TIME):
                 is_over = False

@@ -1,6 +1,8 @@
 """Data of the page *Rollouts*: the text samples that the journal still has, with a search."""
 
 import math
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -48,7 +50,7 @@ _ALL: Final = Wanted()
 
 
 def rollouts(found: Found, wanted: Wanted = _ALL) -> dict[str, Any]:
-    """Return samples, and the rewards of all that match."""
+    """Return samples, and the rewards of all that match, together and by step."""
     with found.open() as connection:
         rows = read_tables(connection, found.id)
     names = sorted({key for row in rows for key in row.tables if _is_rollouts(key)})
@@ -65,12 +67,37 @@ def rollouts(found: Found, wanted: Wanted = _ALL) -> dict[str, Any]:
         ],
         "matching": len(matching),
         "all": len(samples),
-        "rewards": [
-            float(value)
-            for sample in matching
-            if isinstance(value := sample.get("reward"), int | float)
-        ],
+        "rewards": [reward for _, reward in _rewards(matching)],
+        "by_step": _by_step(matching),
     }
+
+
+def _rewards(samples: Iterable[_Sample]) -> Iterator[tuple[object, float]]:
+    """Yield steps and rewards."""
+    for sample in samples:
+        reward = sample.get("reward")
+        if isinstance(reward, int | float) and math.isfinite(reward):
+            yield sample.get("step"), float(reward)
+
+
+def _by_step(samples: Iterable[_Sample]) -> list[list[float]]:
+    """Return of each step the 10th, 50th and 90th percentile of rewards, and shares of extremes.
+
+    These are the share of the samples with a reward of 0 or less, and with the highest of all.
+    """
+    steps: dict[float, list[float]] = defaultdict(list)
+    for step, reward in _rewards(samples):
+        if isinstance(step, int | float) and math.isfinite(step):
+            steps[step].append(reward)
+    highest = max((max(rewards) for rewards in steps.values()), default=0.0)
+    found = []
+    for step, rewards in sorted(steps.items()):
+        rewards.sort()
+        n = len(rewards)
+        low, middle, high = (rewards[round(share * (n - 1))] for share in (0.1, 0.5, 0.9))
+        shares = (bisect_right(rewards, 0.0) / n, rewards.count(highest) / n)
+        found.append([step, low, middle, high, *shares])
+    return found
 
 
 def _matching(samples: Iterable[_Sample], search: str) -> Iterator[_Sample]:

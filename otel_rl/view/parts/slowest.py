@@ -5,12 +5,11 @@ from collections import defaultdict
 from statistics import median
 from typing import Any
 
-from otel_rl.bridge.journal.reader import span_parts
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.view.journals import Found
 from otel_rl.view.run_data import RunData
 from otel_rl.view.text import in_order, label
-from otel_rl.view.worker_places import spans_in
+from otel_rl.view.worker_places import spans_of
 
 __all__ = ["longest_phases", "longest_spans", "step_time"]
 
@@ -18,7 +17,7 @@ _NS_PER_S = 1e9
 
 
 def longest_spans(found: Found, *, name: str = "", worker: str = "", most: int) -> dict[str, Any]:
-    """Return the longest spans of those that the journal keeps: of the last minute or more.
+    """Return the longest spans of those that the journal keeps: see ``spans_of``.
 
     Args:
         found: The run.
@@ -28,7 +27,7 @@ def longest_spans(found: Found, *, name: str = "", worker: str = "", most: int) 
     """
     with found.open() as connection:
         known = {one.instance: one.name for one in read_standing(connection, found.id).workers}
-        spans = spans_in(span_parts(connection, found.id, since_ns=0))
+        spans = spans_of(connection, found.id)
     matching = [
         span
         for span in spans

@@ -1,7 +1,7 @@
 """Data of the page *Timeline*: spans of some steps, by worker, with the critical path.
 
-The spans are those that the bridge keeps to explain steps: of the last minute or more, see
-``rows.spans_horizon``, at most 100,000.
+The spans are those that the bridge keeps to explain steps, of the last minute or more (see
+``rows.spans_horizon``), at most 100,000; and those of chosen steps, which stay.
 """
 
 import heapq
@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from otel_rl.bridge.journal.reader import KnownWorker, span_parts
+from otel_rl.bridge.journal.reader import KnownWorker
 from otel_rl.bridge.rows.series.streams import WorkerStanding
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.diagnose.spans.clocks import estimate_clocks, with_one_clock
@@ -20,13 +20,14 @@ from otel_rl.semconv.spec import STEP_SPAN
 from otel_rl.view.journals import Found
 from otel_rl.view.run_data import RunData
 from otel_rl.view.text import in_order, label
-from otel_rl.view.worker_places import spans_in
+from otel_rl.view.worker_places import spans_of
 
-__all__ = ["step_without_spans", "timeline"]
+__all__ = ["before_and_after", "step_without_spans", "timeline"]
 
 _MAX_SPANS: Final = 3_000
 _MAX_LINKS: Final = 4_000
 _MAX_STEPS: Final = 8
+_USUAL_OF: Final = 9  # steps before a fault, the nearest to it
 _DEPTH: Final = 6  # spans of one worker side by side; deeper ones share the last row
 
 
@@ -38,9 +39,7 @@ def timeline(found: Found, *, first: int | None = None, last: int | None = None)
         first: The first step.
         last: The last step; at most eight are shown.
     """
-    with found.open() as connection:
-        workers = read_standing(connection, found.id).workers
-        spans = spans_in(span_parts(connection, found.id, since_ns=0))
+    workers, spans = _read(found)
     roots = _roots(spans)
     if not roots:
         return {"steps": [], "spans": [], "lanes": [], "path": []}
@@ -49,6 +48,69 @@ def timeline(found: Found, *, first: int | None = None, last: int | None = None)
     begin = end - 1 if first is None else first
     begin = max(begin, end - _MAX_STEPS + 1)
     steps = [step for step in known if begin <= step <= end] or [known[-1]]
+    return {
+        **_picture(workers, spans, steps),
+        "known": _ranges(known),
+        "slowest": max(known, key=lambda step: _took_ns(roots[step])),
+        "median": _usual(known, roots),
+    }
+
+
+def before_and_after(found: Found, since: int, until: int | None = None) -> dict[str, Any] | None:
+    """Return a usual step of before a fault, and the first one since it began, to compare them.
+
+    None if the journal has no spans of one of them.
+
+    Args:
+        found: The run.
+        since: Step with which the fault began.
+        until: The last step with it; None if it goes on.
+    """
+    workers, spans = _read(found)
+    roots = _roots(spans)
+    before = [step for step in sorted(roots) if step < since][-_USUAL_OF:]
+    after = [step for step in sorted(roots) if since <= step <= (until or step)][:1]
+    if not before or not after:
+        return None
+    return {
+        name: _picture(workers, _near(spans, roots[step]), [step])
+        for name, step in (("before", _usual(before, roots)), ("after", after[0]))
+    }
+
+
+def _near(spans: Sequence[SpanRecord], roots: Sequence[SpanRecord]) -> list[SpanRecord]:
+    """Return the spans of a step, and around it for as long as it took."""
+    took_ns = _took_ns(roots)
+    begun_ns, end_ns = roots[0].start_ns - took_ns, roots[-1].end_ns + took_ns
+    return [span for span in spans if span.end_ns > begun_ns and span.start_ns < end_ns]
+
+
+def _read(found: Found) -> tuple[Sequence[KnownWorker], list[SpanRecord]]:
+    with found.open() as connection:
+        return read_standing(connection, found.id).workers, spans_of(connection, found.id)
+
+
+def _usual(steps: Sequence[int], roots: Mapping[int, Sequence[SpanRecord]]) -> int:
+    """Return the step with the median duration."""
+    return sorted(steps, key=lambda step: _took_ns(roots[step]))[(len(steps) - 1) // 2]
+
+
+def _ranges(steps: Sequence[int]) -> list[list[int]]:
+    """Return the first and the last of steps that follow each other, in order."""
+    ranges: list[list[int]] = []
+    for step in steps:
+        if ranges and step == ranges[-1][1] + 1:
+            ranges[-1][1] = step
+        else:
+            ranges.append([step, step])
+    return ranges
+
+
+def _picture(
+    workers: Sequence[KnownWorker], spans: list[SpanRecord], steps: Sequence[int]
+) -> dict[str, Any]:
+    """Return the spans of some steps, by worker, and the critical path through them."""
+    roots = _roots(spans)
     spans, ahead = _on_one_clock(spans, roots[steps[-1]])
     roots = _roots(spans)
     start_ns = min(root.start_ns for step in steps for root in roots[step])
@@ -60,9 +122,6 @@ def timeline(found: Found, *, first: int | None = None, last: int | None = None)
     places = {span.span_id: place for place, span in enumerate(shown)}
     return {
         "steps": [_step(step, roots[step], start_ns) for step in steps],
-        "known": [known[0], known[-1]],
-        "slowest": max(known, key=lambda step: _took_ns(roots[step])),
-        "median": sorted(known, key=lambda step: _took_ns(roots[step]))[(len(known) - 1) // 2],
         "seconds": (end_ns - start_ns) / 1e9,
         "start_ms": start_ns / 1e6,
         "lanes": [lane.as_json(start_ns) for lane in lanes.values()],
@@ -103,11 +162,14 @@ def step_without_spans(data: RunData, step: int) -> dict[str, Any]:
 
 
 def _roots(spans: Iterable[SpanRecord]) -> Mapping[int, list[SpanRecord]]:
-    """Return the spans of whole steps, of the role that has most of them."""
-    by_role: dict[str, dict[int, list[SpanRecord]]] = defaultdict(lambda: defaultdict(list))
-    for span in spans:
-        if span.name == STEP_SPAN and span.step is not None:
-            by_role[span.role][span.step].append(span)
+    """Return the spans of whole steps in their last pass, of the role that has most of them."""
+    by_role: dict[str, dict[int, list[SpanRecord]]] = defaultdict(dict)
+    roots = [span for span in spans if span.name == STEP_SPAN and span.step is not None]
+    for root in sorted(roots, key=lambda root: root.start_ns):
+        ranks = by_role[root.role].setdefault(root.step or 0, [])
+        if ranks and root.start_ns - max(one.end_ns for one in ranks) > _took_ns(ranks):
+            ranks.clear()  # long after its end, the step is made again
+        ranks.append(root)
     return max(by_role.values(), key=len, default={})
 
 

@@ -1,5 +1,6 @@
 """Data of the page *Workers*: time of a phase by worker and step, and each worker's state."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,6 +15,7 @@ __all__ = ["heatmap", "phases", "standing"]
 
 _MAX_COLUMNS: Final = 240
 _MAX_ROWS: Final = 200
+_MAX_DEVICES: Final = 16  # of a worker
 
 _STANDINGS: Final = {
     WorkerStanding.NEW: "new",
@@ -102,15 +104,31 @@ def _standing(found: Found, standing: WorkerStanding) -> str:
     return _STANDINGS.get(standing, "")
 
 
+def _devices(found: Found, data: RunData) -> Mapping[str, list[dict[str, Any]]]:
+    """Return the GPUs of each worker, with the last share of the time that each was busy."""
+    devices: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for prefix, device in found.run.description.devices.items():
+        use = data.series.get(f"{prefix}/utilization")
+        told = {
+            "name": label(device.name),
+            "model": label(device.model),
+            "use": use.values[-1] if use and math.isfinite(use.values[-1]) else None,
+        }
+        for worker in () if device.is_host else device.workers:
+            devices[worker].append(told)
+    return devices
+
+
 def _is_there(standing: int) -> bool:
     return standing in (WorkerStanding.NEW, WorkerStanding.ALIVE)
 
 
 def standing(found: Found, data: RunData, now_ns: int) -> list[dict[str, Any]]:
-    """Return the processes of a run, each with its phase and the ages of both."""
+    """Return the processes of a run, each with its place, its phase and the ages of both."""
     with found.open() as connection:
         known: Sequence[Any] = read_standing(connection, found.id).workers
     result = []
+    devices = _devices(found, data)
     newest = {one.name: one.received_ns for one in known}
     for one in sorted(known, key=lambda one: (in_order(one.name), one.first_ns)):
         is_newest = one.received_ns == newest[one.name]
@@ -119,6 +137,9 @@ def standing(found: Found, data: RunData, now_ns: int) -> list[dict[str, Any]]:
             {
                 "worker": label(one.name),
                 "standing": _standing(found, WorkerStanding(one.standing)),
+                "host": label(data.places.get(one.name, ("", None))[0]),
+                "pid": data.places.get(one.name, ("", None))[1],
+                "devices": devices.get(one.name, [])[:_MAX_DEVICES],
                 "heard_s": (now_ns - one.received_ns) / 1e9 if one.received_ns else None,
                 "step": one.newest_step if last is None else last.step,
                 "phase": "" if last is None else label(last.phase),

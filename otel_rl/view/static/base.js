@@ -88,6 +88,18 @@ const otelRl = {
     return { ...state, isNew: state.url === url };
   },
 
+  // While somebody reads, an answer stays, and what came since then is counted, by `count` of the answer that is shown and
+  // the newest. Returns what is to be shown, how much is newer, and what shows that.
+  useHeld(answer, isReading, count) {
+    const { useEffect, useState } = preactHooks;
+    const [held, setHeld] = useState(null);
+    const newest = answer.found;
+    const newer = held && newest && held.url === answer.url && isReading() ? Math.max(0, count(held.found, newest)) : 0;
+    const found = newer ? held.found : newest;
+    useEffect(() => { if (found && held?.found !== found) setHeld({ url: answer.url, found }); }, [found]);
+    return [found, newer, () => setHeld({ url: answer.url, found: newest })];
+  },
+
   // The address of the page: `#/run/<id>/<page>/<more>?name=value`. What is chosen is in it, so that a link
   // shows the same, and Back works.
   place: null,

@@ -8,7 +8,7 @@
 
   const embedded = document.getElementById("report");
   if (embedded) otelRl.report = JSON.parse(embedded.textContent);
-  const names = otelRl.report ? otelRl.report.pages : ["overview", "timeline", "workers", "rollouts", "health"];
+  const names = otelRl.report ? otelRl.report.pages : ["overview", "timeline", "workers", "rollouts", "log", "health"];
   const titleOf = (name) => name[0].toUpperCase() + name.slice(1);
 
   otelRl.isDark = () => root.dataset.theme === "dark" || (root.dataset.theme === "auto" && system.matches);
@@ -172,7 +172,7 @@
         const { found, detail: asked } = newest.current;
         if (connection.value.state !== "live" || !["running", "stalled"].includes(found?.state) || document.hidden) return;
         const panels = found.sections.flatMap((section) => section.panels.map((panel) => ["panel", { id: panel.id, detail: asked }]));
-        const due = [["workers", {}], ["timeline", {}], ["rollouts", {}], ["health", {}], ...panels].find(([part, query]) => !(Date.now() - read.get(part + query.id) < PREFETCHED_EVERY_MS));
+        const due = [["workers", {}], ["timeline", {}], ["rollouts", {}], ["log", {}], ["health", {}], ...panels].find(([part, query]) => !(Date.now() - read.get(part + query.id) < PREFETCHED_EVERY_MS));
         if (!due) return;
         read.set(due[0] + due[1].id, Date.now());
         await otelRl.get(`runs/${run}/${due[0]}`, due[1]);

@@ -49,8 +49,9 @@
     return html`
       <${Verdict} run=${run} tick=${tick} diagnosis=${diagnosis} />
       <${Goodput} found=${overview.goodput} />
-      <div class="row controls tools">
-        <span class="grow">${common.marks.length ? html`<ul class="legend">${[["failure", "a worker failed", "--bad"], ["cause", "a cause began", "--warn"]].filter(([kind]) => common.marks.some((mark) => mark.kind === kind)).map(([kind, words, shade]) => html`<li key=${kind}><i class="mark" style=${`--shade: var(${shade})`}></i>${words}</li>`)}</ul>` : null}</span>
+      ${otelRl.report ? html`<${Provenance} run=${run} />` : null}
+      <${otelRl.Events} run=${run} found=${overview.events} causes=${diagnosis?.causes ?? []} x=${common.x} range=${common.zoom} />
+      <div class="row controls tools"><span class="grow"></span>
         ${otelRl.report ? null : html`<${Select} label="x" options=${axes} chosen=${x} onchoose=${(next) => { setZoom(""); setX(next); }} />`}
         <label class="row quiet">smooth<input type="range" id="smooth" min="0" max="0.99" step="0.01" value=${smooth} onInput=${(event) => setSmooth(event.target.value)} /></label>
         <button type="button" id="log" aria-pressed=${String(Boolean(log))} onClick=${() => setLog(log ? "" : "1")}>log</button>
@@ -71,7 +72,7 @@
   function marksOf(overview, diagnosis, x) {
     const isTime = x === "time";
     if (!isTime && x !== "step") return [];
-    const marks = overview.failures.filter((one) => isTime || one.step !== null).map((one) => ({ x: isTime ? new Date(one.time_ms) : one.step, kind: "failure" }));
+    const marks = overview.events.listed.filter((one) => one.kind === "failure" && (isTime || one.step !== null)).map((one) => ({ x: isTime ? new Date(one.time_ms) : one.step, kind: "failure" }));
     for (const cause of diagnosis?.causes ?? []) {
       const at = isTime ? cause.since_ms : cause.since_step;
       if (at !== null) marks.push({ x: isTime ? new Date(at) : at, kind: "cause" });
@@ -136,6 +137,14 @@
         html`<i class=${kind} style=${`width:${percent(of, kind)}%`} title=${`${role || "run"}: ${kind} ${duration(of[`${kind}_s`])}, ${Math.round(percent(of, kind))} %`}></i>`)}</span>`])}</div>`;
   }
 
+  // Of a run that is sent to others: what was run, with which settings. The page has it on Health.
+  function Provenance({ run }) {
+    const { found } = useAnswer(`runs/${run}/environment`, {}, 0);
+    const known = Object.entries(found ?? {}).filter(([, value]) => value);
+    if (!known.length) return null;
+    return html`<details class="card" id="provenance" open=${known.length <= 12}><summary>What was run</summary><table><tbody>${known.map(([key, value]) => html`<tr key=${key}><td>${key}</td><td class="text">${value}</td></tr>`)}</tbody></table></details>`;
+  }
+
   function Verdict({ run, tick, diagnosis }) {
     if (!diagnosis) return html`<div class="card verdict" id="verdict"><span class="quiet">Looking for faults …</span></div>`;
     const { verdict, words, causes, symptoms, bound, failures, seen } = diagnosis;
@@ -149,13 +158,11 @@
 
   function Cause({ run, tick, cause, place }) {
     const [isShown, setShown] = useState(place === 0);
-    const { since_step: since } = cause;
     const traces = [...new Set(cause.evidence.flatMap((one) => one.traces))].slice(0, 4);
-    const toStep = (step, words) => (otelRl.report ? null : html` <a href=${`#/run/${run}/timeline/${step}`}>${words}</a>`);
     const where = [cause.host && `host ${cause.host}`, cause.pid && `process ${cause.pid}`].filter(Boolean).join(", ");
     return html`<li><b>${cause.kind}</b>${` ${cause.words} `}
       ${cause.phase && !otelRl.report ? html`<a href=${`#/run/${run}/workers/${encodeURIComponent(`${cause.role}/${cause.phase}`)}`}>by worker</a>` : null}
-      ${since ? [toStep(since - 1, `step ${since - 1}, before`), toStep(since, `step ${since}, after`)] : null}
+      ${cause.worker && (!otelRl.report || otelRl.report.pages.includes("log")) ? html` <a href=${otelRl.logOf(run, cause.worker)}>log</a>` : null}
       ${cause.evidence.slice(0, 3).map((one, number) => html`<div class="evidence" key=${number}>${[one.what, one.worker ? ` of ${one.worker}` : "", one.before !== null && one.after !== null ? `: ${otelRl.number(one.before)} → ${otelRl.number(one.after)} ${one.unit}` : ""].join("")}</div>`)}
       ${cause.next ? html`<div class="next"><span class="quiet">next </span>${cause.next}</div>` : null}
       ${where ? html`<div class="evidence where">${where}</div>` : null}
@@ -171,7 +178,8 @@
     const keys = [...new Set(cause.evidence.map((one) => one.key).filter(Boolean))].slice(0, phase ? 2 : 3);
     return html`<div class="charts">
       ${workers?.heatmap ? html`<${PeersChart} cause=${cause} heatmap=${workers.heatmap} />` : null}
-      ${keys.map((key) => html`<${KeyChart} key=${key} run=${run} tick=${tick} cause=${cause} name=${key} />`)}</div>`;
+      ${keys.map((key) => html`<${KeyChart} key=${key} run=${run} tick=${tick} cause=${cause} name=${key} />`)}</div>
+      ${cause.since_step === null ? null : html`<${otelRl.Change} run=${run} tick=${tick} cause=${cause} />`}`;
   }
 
   function since(cause, last) {

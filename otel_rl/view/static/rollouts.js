@@ -1,6 +1,6 @@
 "use strict";
 {
-  const { html, Select, useAnswer, useDelayed, useEffect, useParam, useRef, useState } = otelRl;
+  const { html, Heading, Select, Toggle, useAnswer, useDelayed, useEffect, useParam, useRef, useState } = otelRl;
   const LONG = 240; // characters that a cell shows at first
 
   otelRl.pages.rollouts = function Rollouts({ run, more, tick, onready }) {
@@ -8,6 +8,7 @@
     const [step, setStep] = useParam("step", more ?? "");
     const [order, setOrder] = useParam("order", "newest");
     const [table, setTable] = useParam("table");
+    const [rows, setRows] = useParam("rows", "samples");
     const asked = useDelayed({ search, step }, 200);
     const answer = useAnswer(`runs/${run}/rollouts`, { ...asked, table, order: order === "newest" ? null : order }, tick);
     const [root, found, newer, show] = useReading(answer);
@@ -27,10 +28,53 @@
           <label class="row quiet">step<input type="number" id="step" min="0" placeholder="all steps" aria-label="Samples of the step" title="Samples of this step, or of the last one before it that has some" value=${step} onInput=${(event) => setStep(event.target.value)} /></label>
           <input type="search" id="search" placeholder="Find in samples" aria-label="Find in samples" value=${search} onInput=${(event) => setSearch(event.target.value)} />`}</div>
       ${newer ? html`<button type="button" id="newer" class="newer" onClick=${show}>${newer} newer, show</button>` : null}
-      <div class="card"><h3>Rewards${isAll ? "" : " of these samples"}</h3><${Rewards} rewards=${rewards} /></div><p></p>
-      <div class="card scroll" id="samples" tabindex="0" role="region" aria-label="Samples"><table><thead><tr>${columns.map((column) => html`<th key=${column} scope="col">${column}</th>`)}</tr></thead>
-        <tbody>${samples.map((sample, row) => html`<tr key=${all - row}>${sample.map((value, column) => html`<td key=${column} class=${isText(column) ? "text" : null} dir="auto"><${Cell} value=${value} /></td>`)}</tr>`)}</tbody></table></div></div>`;
+      <div class="two"><div class="card"><h3>Rewards${isAll ? "" : " of these samples"}</h3><${Rewards} rewards=${rewards} /></div>
+        ${found.by_step.length > 1 ? html`<div class="card"><h3>Rewards by step</h3><${ByStep} steps=${found.by_step} /></div>` : null}</div>
+      ${columns.includes("prompt") ? html`<p><${Toggle} label="rows" options=${[["samples", "one by one"], ["prompt", "by prompt"]]} chosen=${rows} onchoose=${setRows} /></p>` : html`<p></p>`}
+      ${rows === "prompt" && columns.includes("prompt") ? html`<${Groups} columns=${columns} samples=${samples} />` : html`<div class="card scroll" id="samples" tabindex="0" role="region" aria-label="Samples"><table><thead><tr>${columns.map((column) => html`<th key=${column} scope="col">${column}</th>`)}</tr></thead>
+        <tbody>${samples.map((sample, row) => html`<tr key=${all - row}>${sample.map((value, column) => html`<td key=${column} class=${isText(column) ? "text" : null} dir="auto"><${Cell} value=${value} /></td>`)}</tr>`)}</tbody></table></div>`}</div>`;
   };
+
+  // The answers to each prompt of a step, which are compared with each other; opened they stand side by side.
+  function Groups({ columns, samples }) {
+    const [order, setOrder] = useState({ by: null, down: false });
+    const [opened, setOpened] = useState(null);
+    const of = (sample, name) => sample[columns.indexOf(name)] ?? null;
+    const answer = ["completion", "response", "answer", "output"].find((name) => columns.includes(name)) ?? columns.find((name, column) => name !== "prompt" && samples.some((sample) => typeof sample[column] === "string"));
+    const groups = new Map();
+    for (const sample of samples) {
+      const key = JSON.stringify([of(sample, "step"), of(sample, "prompt")]);
+      groups.set(key, [...(groups.get(key) ?? []), sample]);
+    }
+    const mean = (some) => (some.length ? some.reduce((sum, one) => sum + one, 0) / some.length : null);
+    const rows = [...groups].map(([key, some]) => {
+      const rewards = some.map((one) => of(one, "reward")).filter((one) => typeof one === "number");
+      const best = rewards.length ? Math.max(...rewards) : null;
+      return { key, some, prompt: of(some[0], "prompt"), step: of(some[0], "step"), mean: mean(rewards), best, spread: best === null ? null : best - Math.min(...rewards), length: mean(some.map((one) => String(of(one, answer) ?? "").length)) };
+    });
+    const heading = [["Prompt", (one) => one.prompt], ["Step", (one) => one.step], ["Samples", (one) => one.some.length], ["Mean reward", (one) => one.mean], ["Spread", (one) => one.spread], ["Best", (one) => one.best], ["Characters", (one) => one.length]];
+    return html`<div class="card scroll" id="groups" tabindex="0" role="region" aria-label="Prompts"><table><${Heading} columns=${heading} rows=${rows} order=${order} onorder=${setOrder} /><tbody>${otelRl.sorted(heading, rows, order).map((one) => [
+      html`<tr key=${one.key}><td class="text" dir="auto"><${Cell} value=${one.prompt} /> <button type="button" class="more" aria-expanded=${String(opened === one.key)} onClick=${() => setOpened(opened === one.key ? null : one.key)}>answers</button></td><td>${one.step ?? "–"}</td><td>${one.some.length}</td>
+        ${[one.mean, one.spread, one.best, one.length].map((value) => html`<td>${otelRl.number(value)}</td>`)}</tr>`,
+      opened === one.key ? html`<tr key=${`${one.key} answers`}><td colspan=${heading.length}><div class="side">${one.some.map((sample) => html`<div class="text" dir="auto"><b>${otelRl.number(of(sample, "reward"))}</b><p>${of(sample, answer)}</p></div>`)}</div></td></tr>` : null])}</tbody></table></div>`;
+  }
+
+  // Where nine of ten rewards of a step are, and how many say nothing, since all are the lowest or the highest.
+  function ByStep({ steps }) {
+    const draw = (plot) => {
+      const [xs, lows, middles, highs, zeros, mosts] = [0, 1, 2, 3, 4, 5].map((place) => steps.map((one) => one[place]));
+      const { palette, color } = otelRl.charts;
+      const line = (name, y, shade, more = {}) => ({ type: "scatter", mode: "lines", name, x: xs, y, line: { color: shade, width: 1.8 }, hovertemplate: "%{y:.3~g}", ...more });
+      const share = { yaxis: "y2", hovertemplate: "%{y:.0%}" };
+      otelRl.charts.draw(plot, [
+        line("10 %", lows, palette[0], { line: { width: 0 } }), line("90 %", highs, palette[0], { line: { width: 0 }, fill: "tonexty", fillcolor: `${palette[0]}40` }), line("median", middles, palette[0]),
+        line("at 0 or less", zeros, color("--bad"), { ...share, line: { color: color("--bad"), width: 1, dash: "dot" } }), line("at the highest", mosts, color("--good"), { ...share, line: { color: color("--good"), width: 1, dash: "dot" } }),
+      ], { margin: { l: 44, r: 44, t: 6, b: 30 }, xaxis: { title: { text: "step", standoff: 4, font: { size: 11 } } }, yaxis2: { overlaying: "y", side: "right", range: [0, 1], tickvals: [0, 0.5, 1], tickformat: ".0%", showgrid: false } });
+      otelRl.charts.byKeyboard(plot, "Rewards by step", () => otelRl.charts.pointsOf(plot, "", null));
+    };
+    return html`<${otelRl.charts.Plot} class="plot" id="bystep" draw=${draw} deps=${[steps]} />
+      <${otelRl.charts.Legend} names=${[["median, and 10 % to 90 %", otelRl.charts.palette[0]], ["share at 0 or less", "var(--bad)", "waits"], ["share at the highest", "var(--good)", "waits"]]} />`;
+  }
 
   function Cell({ value }) {
     const [isOpen, setOpen] = useState(false);
@@ -55,7 +99,6 @@
   // then is counted.
   function useReading(answer) {
     const root = useRef(null);
-    const [held, setHeld] = useState(null);
     const isReading = useRef(false);
     useEffect(() => {
       const note = (event) => { if (root.current?.contains(event.target) && !event.target.closest?.(".newer")) isReading.current = true; };
@@ -66,15 +109,12 @@
       addEventListener("scroll", scrolled, { passive: true });
       return () => { for (const kind of kinds) document.removeEventListener(kind, note); document.removeEventListener("selectionchange", scrolled.selected); removeEventListener("scroll", scrolled); };
     }, []);
-    const newest = answer.found;
-    const isSame = held && held.url === answer.url;
-    const first = isSame && JSON.stringify(held.found.samples[0]);
-    const place = isSame && newest ? newest.samples.findIndex((sample) => JSON.stringify(sample) === first) : 0;
-    const count = !isSame || !newest ? 0 : Math.max(place < 0 ? newest.samples.length : place, newest.all - held.found.all);
-    const isHeld = isSame && isReading.current && count > 0;
-    const found = isHeld ? held.found : newest;
-    useEffect(() => { if (found && (!held || held.found !== found)) setHeld({ url: answer.url, found }); }, [found]);
-    const show = () => { isReading.current = false; setHeld({ url: answer.url, found: newest }); window.scrollTo(0, 0); };
-    return [root, found, isHeld ? count : 0, show];
+    const [found, newer, showNewest] = otelRl.useHeld(answer, () => isReading.current, (held, newest) => {
+      const first = JSON.stringify(held.samples[0]);
+      const place = newest.samples.findIndex((sample) => JSON.stringify(sample) === first);
+      return Math.max(place < 0 ? newest.samples.length : place, newest.all - held.all);
+    });
+    const show = () => { isReading.current = false; showNewest(); window.scrollTo(0, 0); };
+    return [root, found, newer, show];
   }
 }

@@ -4,6 +4,7 @@
   const { html, Badge, Select, useAnswer, useEffect, useParam, useRef, useState } = otelRl;
   const { Legend, Plot } = otelRl.charts;
   const MOST_LANES = 20; // that are shown without folding
+  const MOST_COMPARED = 6; // lanes of a step before a fault and one after it
 
   otelRl.pages.timeline = function Timeline({ run, more, tick, onready }) {
     const [step, setStep] = useParam("step", more ?? "newest");
@@ -14,14 +15,20 @@
     const query = last !== null ? { last, first: last - count + 1 } : {};
     const answer = useAnswer(`runs/${run}/timeline`, query, last === null ? tick : 0);
     const diagnosis = useAnswer(`runs/${run}/diagnosis`, {}, 0).found;
-    const [found, newer, show, touch] = useHeld(answer, last === null);
+    // The newest steps stay as they are once somebody has touched them.
+    const isReading = useRef(false);
+    const touch = () => { isReading.current = true; };
+    const [found, newer, showNewest] = otelRl.useHeld(answer, () => last === null && isReading.current, (held, newest) => (newest.steps.at(-1)?.step ?? 0) - (held.steps.at(-1)?.step ?? 0));
+    const show = () => { isReading.current = false; showNewest(); };
     const [picked, setPicked] = useState(null);
     useEffect(() => { setPicked(null); }, [found && `${found.start_ms} ${found.spans?.length}`]);
     useEffect(() => { if (answer.found || answer.error) onready("timeline"); }, [Boolean(answer.found || answer.error)]);
     const move = (by) => {
       if (!found?.steps.length) return;
-      const [lowest, highest] = found.known;
-      setCountAnd(counted, String(Math.max(lowest, Math.min(highest, found.steps.at(-1).step + by))));
+      const to = found.steps.at(-1).step + by;
+      // Between the steps that have spans, the next one in this direction.
+      const near = by > 0 ? found.known.find(([, last]) => last >= to) ?? found.known.at(-1) : found.known.findLast(([first]) => first <= to) ?? found.known[0];
+      setCountAnd(counted, String(Math.max(near[0], Math.min(near[1], to))));
     };
     const setCountAnd = (number, next) => { setCount(number); setStep(next); };
     const moving = useRef(move);
@@ -38,7 +45,7 @@
     const first = steps[0].step, end = steps.at(-1).step;
     const only = (one) => setCountAnd("1", String(one));
     const accused = new Set((diagnosis?.causes ?? []).map((cause) => cause.worker).filter(Boolean));
-    const shown = foldLanes(found, accused, wanted);
+    const shown = wanted === "all" || (found.lanes.length <= MOST_LANES && !wanted) ? found : ofLanes(found, chosenLanes(found, accused, wanted));
     const folded = found.lanes.length - shown.lanes.length;
     const phases = totals(shown);
     return html`<div onPointerDown=${touch} onKeyDown=${touch}>
@@ -48,43 +55,32 @@
         <button type="button" aria-pressed=${String(last === null)} onClick=${() => { show(); setCountAnd("2", "newest"); }}>newest</button>
         ${otelRl.report ? null : html`
           <label class="row quiet">step<input type="number" id="step" min="0" placeholder="any" onChange=${(event) => { if (event.target.value) only(Number(event.target.value)); }} /></label>
-          <button type="button" title="earlier ([)" disabled=${first <= known[0]} onClick=${() => move(-count)}>← earlier</button>
-          <button type="button" title="later (])" disabled=${end >= known[1]} onClick=${() => move(count)}>later →</button>
+          <button type="button" title="earlier ([)" disabled=${first <= known[0][0]} onClick=${() => move(-count)}>← earlier</button>
+          <button type="button" title="later (])" disabled=${end >= known.at(-1)[1]} onClick=${() => move(count)}>later →</button>
           <${Select} label="steps" options=${[1, 2, 4, 8].map((n) => [String(n), String(n)])} chosen=${counted} onchoose=${(number) => setCountAnd(number, String(end))} />`}</div>
       ${newer ? html`<button type="button" id="newer" class="newer" onClick=${show}>${newer} newer, show</button>` : null}
       <div role="status">${gone ? html`<p class="notice"><${Gone} gone=${gone} known=${known} url=${found.trace_url} /></p>` : null}</div>
       ${found.lanes.length > MOST_LANES ? html`<p class="row quiet" id="folded">${folded ? `${shown.lanes.length} of ${found.lanes.length} workers: of each role the slowest, the middle and the fastest, those of the path, and those that a cause names.` : `${found.lanes.length} workers.`}
         <button type="button" aria-pressed=${String(wanted === "all")} onClick=${() => setWanted(wanted === "all" ? "" : "all")}>${wanted === "all" ? "fold" : `${folded} more`}</button>
         <input type="search" placeholder="Find workers" aria-label="Find workers" value=${wanted === "all" ? "" : wanted} onInput=${(event) => setWanted(event.target.value)} /><${otelRl.AsText} text=${wanted} /></p>` : null}
-      <${Legend} names=${[...phases.map(([name, waits]) => [name, otelRl.charts.colorOf(name), waits ? "waits" : ""]), ["critical path", otelRl.charts.path, "path"]]} />
-      <div class="card"><${Spans} shown=${shown} steps=${steps} picked=${picked} onpick=${(place) => { touch(); setPicked(place); }} /></div>
+      <${Legend} names=${legendOf(phases)} />
+      <div class="card"><${Spans} id="timeline" shown=${shown} picked=${picked} onpick=${(place) => { touch(); setPicked(place); }} /></div>
       <${Path} found=${found} />
-      <p class="quiet">The journal has spans of steps ${known[0]} to ${known[1]}. Red: the critical path, which determines how long the step takes. From a wait it goes on to the awaited work where links, phases or simultaneous ends show it; else it stays on the waiting worker.${leftOut ? ` ${leftOut} short spans are not drawn.` : ""}${(found.clocks ?? []).map(({ host, seconds }) => ` The clock of ${host} was ${otelRl.duration(Math.abs(seconds))} ${seconds > 0 ? "ahead" : "behind"}, which is corrected.`).join("")}</p>
+      <p class="quiet">The journal has spans of steps ${inWords(known)}. Red: the critical path, which determines how long the step takes. From a wait it goes on to the awaited work where links, phases or simultaneous ends show it; else it stays on the waiting worker.${leftOut ? ` ${leftOut} short spans are not drawn.` : ""}${(found.clocks ?? []).map(({ host, seconds }) => ` The clock of ${host} was ${otelRl.duration(Math.abs(seconds))} ${seconds > 0 ? "ahead" : "behind"}, which is corrected.`).join("")}</p>
       <div class="card" id="span" aria-live="polite">${picked === null || !shown.spans[picked] ? html`<span class="quiet">Click a span, or press Enter on one, to see what it used and what used it. Drag to zoom, double-click to see all.</span>` : html`<${Details} shown=${shown} place=${picked} url=${found.trace_url} />`}</div></div>`;
   };
 
-  // The newest steps stay as they are once somebody has touched them.
-  function useHeld(answer, isNewest) {
-    const [held, setHeld] = useState(null);
-    const isReading = useRef(false);
-    const newest = answer.found;
-    const isHeld = isNewest && isReading.current && held?.url === answer.url && newest?.steps.length && held.found.steps.length && newest.steps.at(-1).step !== held.found.steps.at(-1).step;
-    const found = isHeld ? held.found : newest;
-    useEffect(() => { if (found && held?.found !== found) setHeld({ url: answer.url, found }); }, [found]);
-    const show = () => { isReading.current = false; setHeld({ url: answer.url, found: newest }); };
-    return [found, isHeld ? newest.steps.at(-1).step - held.found.steps.at(-1).step : 0, show, () => { isReading.current = true; }];
-  }
+  const inWords = (known) => known.map(([first, last]) => (first === last ? first : `${first} to ${last}`)).join(", ");
 
-  // Of many workers the slowest, the median and the fastest of each role, those of the path, and those that are accused.
-  function foldLanes(found, accused, wanted) {
+  // Places of the lanes of a name; or of each role the slowest, the median and the fastest, those of the path, and those that are accused.
+  function chosenLanes(found, accused, wanted) {
     const { lanes, spans } = found;
-    if (wanted === "all" || (lanes.length <= MOST_LANES && !wanted)) return found;
     const busy = lanes.map(() => 0), onPath = lanes.map(() => 0);
     const nested = parentsOf(found);
     spans.forEach((span, place) => { if (!span.waits && span.phase && nested[place].every((one) => !spans[one].phase)) busy[span.lane] += span.seconds; });
     for (const part of found.path) onPath[part.lane] += part.seconds;
     const kept = new Set();
-    if (wanted && wanted !== "all") {
+    if (wanted) {
       const matches = otelRl.matcher(wanted);
       lanes.forEach((lane, place) => { if (matches.test(lane.name)) kept.add(place); });
     } else {
@@ -97,7 +93,12 @@
       const lost = lanes.filter((lane) => lane.lost).slice(0, 5);
       lanes.forEach((lane, place) => { if (accused.has(lane.name) || lost.includes(lane) || onPath[place] > 0.05 * found.seconds) kept.add(place); });
     }
-    const order = [...kept].sort((a, b) => accused.has(lanes[b].name) - accused.has(lanes[a].name) || a - b);
+    return [...kept].sort((a, b) => accused.has(lanes[b].name) - accused.has(lanes[a].name) || a - b);
+  }
+
+  // The same picture with these lanes alone, in this order.
+  function ofLanes(found, order) {
+    const { lanes, spans } = found;
     const laneAt = new Map(order.map((place, at) => [place, at]));
     const spanAt = new Map();
     const some = spans.filter((span, place) => laneAt.has(span.lane) && (spanAt.set(place, spanAt.size), true));
@@ -107,6 +108,26 @@
       links: found.links.filter((pair) => pair.every((place) => spanAt.has(place))).map((pair) => pair.map((place) => spanAt.get(place))),
     };
   }
+
+  // A usual step of before a fault and the first one since, on one scale, with the same workers; the accused one in full colour.
+  otelRl.Change = function Change({ run, tick, cause }) {
+    const [isThere, setThere] = useState(false);
+    const { found } = useAnswer(`runs/${run}/change`, { since: cause.since_step, until: cause.until_step }, isThere ? 0 : tick);
+    useEffect(() => { if (found?.after) setThere(true); }, [found]);
+    if (!found?.after) return null;
+    const isOfRole = (name) => name.startsWith(`${cause.role}/`);
+    const chosen = chosenLanes(found.after, new Set([cause.worker]), "").map((place) => found.after.lanes[place].name);
+    const names = chosen.sort((a, b) => (b === cause.worker) - (a === cause.worker) || isOfRole(b) - isOfRole(a)).slice(0, MOST_COMPARED);
+    const seconds = Math.max(found.before.seconds, found.after.seconds);
+    const pictures = [["before", found.before], ["after", found.after]].map(([kind, of]) => [kind, ofLanes(of, names.map((name) => of.lanes.findIndex((lane) => lane.name === name)).filter((place) => place >= 0))]);
+    const phases = new Map(pictures.flatMap(([, shown]) => totals(shown)));
+    return html`<section class="card change" aria-label="A step before and after">${pictures.map(([kind, shown]) => html`<div key=${kind}>
+        <h3>${kind === "before" ? "A usual step before: " : "The first step since that has spans: "}${otelRl.report ? `step ${shown.steps[0].step}` : html`<a href=${`#/run/${run}/timeline/${shown.steps[0].step}`}>step ${shown.steps[0].step}</a>`}, ${otelRl.duration(shown.steps[0].seconds)}</h3>
+        <${Spans} kind=${kind} shown=${shown} seconds=${seconds} accused=${cause.worker} /></div>`)}
+      <${Legend} names=${legendOf([...phases])} /></section>`;
+  };
+
+  const legendOf = (phases) => [...phases.map(([name, waits]) => [name, otelRl.charts.colorOf(name), waits ? "waits" : ""]), ["critical path", otelRl.charts.path, "path"]];
 
   // Of each span the spans of its lane that it lies in.
   function parentsOf({ spans, lanes }) {
@@ -161,7 +182,7 @@
 
   // Spans of old steps are in the tracing backend alone.
   function Gone({ gone, known, url }) {
-    return html`The journal has no spans of step ${gone.step}, but of steps ${known[0]} to ${known[1]}.${gone.trace ? html` It took ${otelRl.duration(gone.seconds)}, most of it ${gone.longest} of ${gone.worker}. Its trace: <${Trace} id=${gone.trace} url=${url} />` : null}`;
+    return html`The journal has no spans of step ${gone.step}, but of steps ${inWords(known)}.${gone.trace ? html` It took ${otelRl.duration(gone.seconds)}, most of it ${gone.longest} of ${gone.worker}. Its trace: <${Trace} id=${gone.trace} url=${url} />` : null}`;
   }
 
   function Details({ shown, place, url }) {
@@ -176,13 +197,14 @@
       ${usedBy.length ? html`<div>used by ${usedBy.length}: <span class="quiet">${names(usedBy)}</span></div>` : null}`;
   }
 
-  function Spans({ shown, steps, picked, onpick }) {
+  function Spans({ id, kind, shown, seconds = shown.seconds, accused, picked = null, onpick }) {
     const pick = useRef(onpick);
     pick.current = onpick;
     const draw = (plot) => {
       const { plain } = otelRl;
       const { color, colorOf, path: pathColor } = otelRl.charts;
-      const { spans, lanes, path, links, seconds } = shown;
+      const { spans, lanes, path, links, steps } = shown;
+      const others = lanes.map((lane) => (accused && lane.name !== accused ? 0.4 : 1)); // of the opacity
       const tops = [];
       let height = 0;
       for (const lane of lanes) { tops.push(height); height += lane.rows + 0.9; }
@@ -200,7 +222,7 @@
       };
       const bars = (name, parts, shade, opacity, isWhole) => ({
         type: "bar", orientation: "h", name: plain(name), customdata: parts.map(([place]) => place), base: parts.map(([, start]) => start), x: parts.map(([, , length]) => length), y: parts.map(([place]) => yOf(spans[place])), width: 0.86,
-        marker: { color: shade, opacity: isWhole ? opacity : parts.map(([place, start, length]) => (isOnPath(spans[place].lane, start, length) ? Math.min(1, opacity + 0.2) : opacity)),
+        marker: { color: shade, opacity: parts.map(([place, start, length]) => others[spans[place].lane] * (!isWhole && isOnPath(spans[place].lane, start, length) ? Math.min(1, opacity + 0.2) : opacity)),
           line: { width: parts.map(([place]) => (spans[place].failed ? 1.5 : 0.4)), color: parts.map(([place]) => (spans[place].failed ? color("--bad") : color("--card"))) } },
         text: parts.map(([place]) => text(place)), textposition: "none", hovertemplate: "%{text}<extra></extra>",
       });
@@ -232,7 +254,7 @@
         if (place) shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: tops[place] - 0.45, y1: tops[place] - 0.45, line: { width: 1, color: color("--grid") } });
         if (lane.lost) shapes.push({ type: "line", x0: lane.end, x1: lane.end, y0: tops[place], y1: tops[place] + lane.rows, line: { width: 3, color: color("--bad") } });
       }
-      plot.style.height = `${Math.min(2400, Math.max(220, 80 + 17 * height))}px`;
+      plot.style.height = kind ? `${Math.min(600, 70 + 11 * height)}px` : `${Math.min(2400, Math.max(220, 80 + 17 * height))}px`;
       otelRl.charts.draw(plot, traces, {
         barmode: "overlay", hovermode: "closest", shapes, margin: { l: 120, r: 10, t: 24, b: 40 },
         xaxis: { range: [-0.01 * seconds, 1.01 * seconds], title: { text: `seconds since step ${steps[0].step} began`, font: { size: 11 } } },
@@ -241,16 +263,16 @@
         uirevision: `${steps[0].step}-${steps.at(-1).step}-${lanes.length}`,
       }, { scrollZoom: false });
       const curves = new Map(traces.flatMap((trace, curveNumber) => (trace.customdata ?? []).map((place, pointNumber) => [place, { curveNumber, pointNumber }])));
-      otelRl.charts.byKeyboard(plot, "Spans by worker and time, with the critical path", () => lanes.map((_, lane) =>
+      otelRl.charts.byKeyboard(plot, `Spans by worker and time, with the critical path${kind ? `, ${kind}` : ""}`, () => lanes.map((_, lane) =>
         [...spans.keys()].filter((place) => spans[place].lane === lane && curves.has(place)).sort((a, b) => spans[a].start - spans[b].start).map((place) => ({
-          points: [curves.get(place)], pick: () => pick.current(place), x: spans[place].start,
+          points: [curves.get(place)], pick: onpick && (() => pick.current(place)), x: spans[place].start,
           text: `${lanes[lane].name}: ${spans[place].name}, ${otelRl.duration(spans[place].seconds)}${spans[place].step === null ? "" : `, step ${spans[place].step}`}`,
         }))));
-      if (!plot.listens) {
+      if (!plot.listens && onpick) {
         plot.listens = true;
         plot.on("plotly_click", (event) => { const place = event.points[0].customdata; if (place !== undefined) pick.current(place); });
       }
     };
-    return html`<${Plot} id="timeline" draw=${draw} deps=${[shown.spans, shown.lanes.length, picked]} />`;
+    return html`<${Plot} id=${id} data-change=${kind} draw=${draw} deps=${[shown.start_ms, shown.spans.length, shown.lanes.map((lane) => lane.name).join(), seconds, picked]} />`;
   }
 }

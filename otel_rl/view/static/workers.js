@@ -40,7 +40,7 @@
       <p class="quiet">${shown ? note({ heatmap, deviations, shown, isRatio, since }) : ""}</p>
       <div class="card">${shown ? html`<${Cells} run=${run} heatmap=${shown} isRatio=${isRatio} unit=${unit} since=${since} />` : html`<p class="empty">No phase was reported yet (otel-rl help phases), and no key by more than one worker.</p>`}</div>
       <h2>Processes</h2>
-      <div class="card scroll" tabindex="0" role="region" aria-label="Processes"><${Processes} workers=${found.workers} order=${sorting} onorder=${setSorting} /></div>`;
+      <div class="card scroll" tabindex="0" role="region" aria-label="Processes"><${Processes} run=${run} ratios=${new Map(hasPeers ? usualRatios(heatmap, since).map((ratio, place) => [heatmap.workers[place], ratio]) : [])} workers=${found.workers} order=${sorting} onorder=${setSorting} /></div>`;
   };
 
   function middle(cells) {
@@ -80,26 +80,37 @@
     ].filter(Boolean).join(" ");
   }
 
+  // Columns of the steps since the cause began.
+  const sinceIn = (heatmap, since) => Math.max(0, since === null ? 0 : heatmap.steps.findIndex((step) => step + heatmap.width > since));
+
+  // The usual ratio of each worker to its peers since then.
+  const usualRatios = (heatmap, since) => heatmap.ratios.map((row) => middle(row.slice(sinceIn(heatmap, since))) ?? 0);
+
   // Who is slower than its peers at the same steps, since the cause began: all that are slow at once are no one's fault.
   function slowest(heatmap, since) {
-    const first = since === null ? 0 : heatmap.steps.findIndex((step) => step + heatmap.width > since);
-    const usual = heatmap.ratios.map((row) => middle(row.slice(Math.max(0, first))) ?? 0);
+    const usual = usualRatios(heatmap, since);
     const most = Math.max(...usual);
     if (usual.length < 2 || most < 1.2) return "";
     const place = usual.indexOf(most);
-    return `Slowest: ${heatmap.workers[place]}, ${otelRl.number(Number(most.toPrecision(2)))} times the median of all, ${otelRl.duration(middle(heatmap.seconds[place].slice(Math.max(0, first))))} a step.`;
+    return `Slowest: ${heatmap.workers[place]}, ${otelRl.number(Number(most.toPrecision(2)))} times the median of all, ${otelRl.duration(middle(heatmap.seconds[place].slice(sinceIn(heatmap, since))))} a step.`;
   }
 
-  // One row for each worker with how often it was started; those with a problem come first.
-  function Processes({ workers, order, onorder }) {
+  // One row for each worker with how often it was started; those with a problem come first, and then the slowest.
+  function Processes({ run, workers, ratios, order, onorder }) {
     const byName = new Map();
     for (const one of workers) byName.set(one.worker, { ...one, starts: (byName.get(one.worker)?.starts ?? 0) + 1 });
     const rank = (one) => { const place = STANDINGS.indexOf(one.standing); return place < 0 ? (one.starts > 1 ? STANDINGS.length : STANDINGS.length + 1) : place; };
-    const rows = [...byName.values()].sort((a, b) => rank(a) - rank(b));
-    const columns = [["Worker", (one) => one.worker], ["State", (one) => one.standing], ["Restarts", (one) => one.starts - 1], ["Step", (one) => one.step], ["Phase", (one) => one.phase],
+    const slow = (one) => { const ratio = ratios.get(one.worker) ?? 0; return ratio >= 1.2 ? ratio : 0; };
+    const rows = [...byName.values()].sort((a, b) => rank(a) - rank(b) || slow(b) - slow(a));
+    const has = (name) => rows.some((one) => (name === "ratio" ? ratios.has(one.worker) : name === "devices" ? one.devices.length : one[name]));
+    const device = (one) => one.devices.map(({ name, use }) => `${name}${use === null ? "" : ` ${Math.round(100 * use)} %`}`).join(", ");
+    const columns = [["Worker", (one) => one.worker], ["State", (one) => one.standing], ["Restarts", (one) => one.starts - 1],
+      ...(has("host") ? [["Host", (one) => one.host]] : []), ...(has("devices") ? [["Device", device]] : []), ...(has("ratio") ? [["× peers", (one) => ratios.get(one.worker)]] : []), ["Step", (one) => one.step], ["Phase", (one) => one.phase],
       ["Phase ended", (one) => one.phase_s], ["Last export", (one) => one.heard_s]];
     return html`<table><${Heading} columns=${columns} rows=${rows} order=${order} onorder=${onorder} /><tbody>${otelRl.sorted(columns, rows, order).map((one) => html`<tr key=${one.worker}>
-      <td><bdi class="cut">${one.worker}</bdi></td><td><${Badge} word=${one.standing} /></td><td>${one.starts - 1 || "–"}</td><td>${one.step ?? "–"}</td><td><bdi class="cut">${one.phase || "–"}</bdi></td>
+      <td>${otelRl.report ? html`<bdi class="cut">${one.worker}</bdi>` : html`<a class="cut" href=${otelRl.logOf(run, one.worker)} title="Its log"><bdi>${one.worker}</bdi></a>`}</td><td><${Badge} word=${one.standing} /></td><td>${one.starts - 1 || "–"}</td>
+      ${has("host") ? html`<td><bdi class="cut" title=${one.pid ? `process ${one.pid}` : null}>${one.host || "–"}</bdi></td>` : null}${has("devices") ? html`<td><bdi class="cut" title=${one.devices.map((of) => of.model).join(", ")}>${device(one) || "–"}</bdi></td>` : null}
+      ${has("ratio") ? html`<td>${ratios.has(one.worker) ? otelRl.number(Number(ratios.get(one.worker).toPrecision(2))) : "–"}</td>` : null}<td>${one.step ?? "–"}</td><td><bdi class="cut">${one.phase || "–"}</bdi></td>
       <td>${one.in_phase ? `in it for ${otelRl.duration(one.phase_s)}` : otelRl.ago(one.phase_s)}</td><td>${otelRl.ago(one.heard_s)}</td></tr>`)}</tbody></table>`;
   }
 

@@ -18,16 +18,17 @@ from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.reader import Standing
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.rows.messages import Finding
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.diagnose.history.records import Facts
-from otel_rl.records import ExperimentKey, ExperimentStatus
+from otel_rl.records import Attempt, ExperimentKey, ExperimentStatus, WorkerFailure
 from otel_rl.run_id import run_id
 from otel_rl.view import pages
 from otel_rl.view.journals import Journals
 from otel_rl.view.pages import Answer, Pages, Question
 from otel_rl.view.parts import overview, run_results
 from otel_rl.view.parts.run_results import RunResults
-from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, start_ns, step
+from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, gpu, start_ns, step
 from tests.view_runs import HOSTILE, MEASURED, T0, LookedAt, S, write_run
 
 RUN = run_id("grpo", "1")
@@ -457,6 +458,17 @@ def test_rollouts_are_ordered_by_reward_and_those_without_come_last(
     assert [sample[place] for sample in found["samples"]] == [*completions, "5b"]
 
 
+def test_rewards_of_a_step_have_their_range_and_the_shares_that_say_nothing(tmp_path: Path) -> None:
+    samples = [
+        {"step": step, "reward": reward}
+        for step, rewards in ((1, [0.0] * 6 + [0.5] * 4), (2, [0.2] * 5 + [1.0] * 5))
+        for reward in rewards
+    ]
+    write_run(tmp_path, LookedAt(samples=[*samples, {"step": 3, "reward": math.nan}]))
+    found = Looked(tmp_path).get(f"runs/{RUN}/rollouts")
+    assert found["by_step"] == [[1, 0.0, 0.0, 0.5, 0.6, 0.0], [2, 0.2, 0.2, 1.0, 0.0, 0.5]]
+
+
 def test_an_unknown_order_is_refused(sampled: Looked) -> None:
     assert sampled.ask(f"runs/{RUN}/rollouts", order="best").status == 400
 
@@ -488,6 +500,51 @@ def test_without_rollouts_the_page_says_so(tmp_path: Path) -> None:
 # What senders name
 
 
+@pytest.fixture
+def failing(tmp_path: Path) -> Looked:
+    """Three workers, the second of which fails in step 4 of 6, and is back two steps later."""
+    lines = [
+        (f"trainer/{worker}", "stderr", f"{word} {step}")
+        for step in range(1, 7)
+        for worker, word in enumerate(("Loss", "Error", "loss"))
+    ]
+    lost = WorkerFailure("trainer/1", T0 - 2 * S, "MemoryError", step=4, recovery_s=1.9)
+    write_run(tmp_path, LookedAt(steps=6, console=lines, failures=[lost]))
+    return Looked(tmp_path)
+
+
+def test_lines_of_a_worker_are_found_by_their_text_in_any_case_and_in_order(
+    failing: Looked,
+) -> None:
+    found = failing.get(f"runs/{RUN}/log")
+    assert (found["all"], found["workers"]) == (18, ["trainer/0", "trainer/1", "trainer/2"])
+    assert [one[0] for one in found["lines"]] == list(range(18))
+    losses = failing.get(f"runs/{RUN}/log", search="LOSS")["lines"]
+    assert {one[2] for one in losses} == {"trainer/0", "trainer/2"}
+    own = failing.get(f"runs/{RUN}/log", worker="trainer/1", search="or 5")
+    assert [one[2:] for one in own["lines"]] == [["trainer/1", "stderr", "Error 5"]]
+
+
+def test_of_a_moment_the_log_ends_shortly_after_it(failing: Looked) -> None:
+    at = (T0 - 14 * S) / 1e6  # steps take a second, and lines of ten more seconds are shown
+    assert failing.get(f"runs/{RUN}/log", at=str(at))["lines"][-1][4] == "loss 2"
+
+
+def test_events_are_failures_returns_and_where_each_is(failing: Looked) -> None:
+    found = failing.get(f"runs/{RUN}/overview")["events"]
+    told = [(one["kind"], one["step"], one["worker"]) for one in found["listed"]]
+    assert told == [("failure", 4, "trainer/1"), ("restart", 5, "trainer/1")]
+    assert "MemoryError" in found["listed"][0]["words"]
+    assert found["steps"] == [1, 6]
+
+
+def test_another_attempt_is_an_event(tmp_path: Path) -> None:
+    again = Attempt(2, first_step=3, first_row=5, since_ns=T0 - S)
+    write_run(tmp_path, LookedAt(steps=6, attempts=[again]))
+    (found,) = Looked(tmp_path).get(f"runs/{RUN}/overview")["events"]["listed"]
+    assert (found["kind"], found["step"]) == ("attempt", 3)
+
+
 def test_names_are_bounded_and_have_no_marks_of_direction(tmp_path: Path) -> None:
     key = ExperimentKey(HOSTILE, HOSTILE)
     sample: dict[str, str | float] = {
@@ -498,7 +555,7 @@ def test_names_are_bounded_and_have_no_marks_of_direction(tmp_path: Path) -> Non
     write_run(tmp_path, LookedAt(key, keys=[HOSTILE], samples=[sample]))
     looked = Looked(tmp_path)
     run = run_id(key.experiment, key.trial)
-    for part in ("overview", "workers", "rollouts", "health", "diagnosis", "timeline"):
+    for part in ("overview", "workers", "rollouts", "log", "health", "diagnosis", "timeline"):
         answer = looked.ask(f"runs/{run}/{part}")
         body = gzip.decompress(answer.body) if answer.encoding else answer.body
         assert answer.status == 200
@@ -516,7 +573,9 @@ def real(tmp_path: Path) -> Looked:
         life.take(begin(ENDED, rank), now_ns=start_ns(ENDED))
     for number in range(STEPS):
         for rank in range(RANKS):
-            life.take(*step(ENDED, rank, number), now_ns=start_ns(ENDED) + (number + 1) * S)
+            now_ns = start_ns(ENDED) + (number + 1) * S
+            used = gpu(ENDED, rank, 0.5 + rank / 4, now_ns)
+            life.take(*step(ENDED, rank, number), used, now_ns=now_ns)
     end_ns = start_ns(ENDED) + (STEPS + 1) * S
     life.take(*(end(ENDED, rank, end_ns) for rank in range(RANKS)), now_ns=end_ns)
     life.journal.close()
@@ -538,20 +597,52 @@ def test_the_timeline_goes_back_as_far_as_spans_are_kept(real: Looked) -> None:
     assert [one["step"] for one in everything["steps"]] == list(range(STEPS - 8, STEPS))
 
 
-def test_of_a_step_without_spans_the_timeline_has_its_time_and_trace(real: Looked) -> None:
-    asked = {"first": "2", "last": "2"}
-    assert real.get(f"runs/{ENDED_ID}/timeline", **asked)["gone"] is None
+def forget_recent_spans(real: Looked) -> None:
     with sqlite3.connect(real.directory / "journal.db") as connection:
-        connection.execute(
-            "DELETE FROM log WHERE number IN (SELECT number FROM log WHERE kind = 'spans'"
-            " AND run_id = ? ORDER BY number LIMIT 11)",
-            (ENDED_ID,),
-        )
+        connection.execute("DELETE FROM log WHERE kind = 'spans' AND run_id = ?", (ENDED_ID,))
+
+
+def test_of_a_step_without_spans_the_timeline_has_its_time_and_trace(real: Looked) -> None:
+    asked = {"first": "6", "last": "6"}
+    assert real.get(f"runs/{ENDED_ID}/timeline", **asked)["gone"] is None
+    forget_recent_spans(real)
     gone = real.get(f"runs/{ENDED_ID}/timeline", **asked)["gone"]
-    assert (gone["step"], gone["longest"]) == (2, "trainer/train")
+    assert (gone["step"], gone["longest"]) == (6, "trainer/train")
     assert len(gone["trace"]) == 32
     later = real.get(f"runs/{ENDED_ID}/timeline", last="99")
     assert later["gone"] == {"step": 99}
+
+
+def test_of_chosen_steps_the_spans_stay_when_others_are_forgotten(real: Looked) -> None:
+    everything = real.get(f"runs/{ENDED_ID}/timeline", first="5", last="5")
+    assert everything["known"] == [[0, STEPS - 1]]
+    forget_recent_spans(real)
+    kept = real.get(f"runs/{ENDED_ID}/timeline", first="5", last="5")
+    assert kept["known"] == [[0, 5], [7, 7]]  # the last two were not explained yet
+    assert kept["spans"] == everything["spans"]
+    change = real.get(f"runs/{ENDED_ID}/change", since="6")
+    assert change["before"]["steps"][0]["step"] < 6
+    assert change["after"]["steps"][0]["step"] == 7
+    assert real.get(f"runs/{ENDED_ID}/change", since="0") == {"before": None, "after": None}
+
+
+def test_a_finding_keeps_the_spans_of_the_step_at_which_the_fault_began(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.take(*(begin(ENDED, rank) for rank in range(RANKS)), now_ns=start_ns(ENDED))
+    for number in range(13):
+        now_ns = start_ns(ENDED) + (number + 1) * S
+        life.take(
+            *(one for rank in range(RANKS) for one in step(ENDED, rank, number)), now_ns=now_ns
+        )
+    cause = {"kind": "straggler", "role": "trainer", "worker": "trainer/1", "since_step": 8}
+    life.processor.add_finding(ENDED, Finding(12, now_ns, "cause", "trainer/1 is slow", [cause]))
+    life.take(gpu(ENDED, 0, 0.5, now_ns), now_ns=now_ns + S)
+    life.journal.close()
+    looked = Looked(tmp_path)
+    forget_recent_spans(looked)
+    change = looked.get(f"runs/{ENDED_ID}/change", since="8")
+    assert change["after"]["steps"][0]["step"] == 8  # which no rule had chosen before
+    assert change["before"]["steps"][0]["step"] < 8
 
 
 def test_processes_have_a_standing_and_a_last_phase(real: Looked) -> None:
@@ -560,6 +651,9 @@ def test_processes_have_a_standing_and_a_last_phase(real: Looked) -> None:
         ("trainer/0", "ended", "train"),
         ("trainer/1", "ended", "train"),
     ]
+    assert [one["host"] for one in found] == ["host-0", "host-1"]
+    used = [{"name": "gpu0", "model": "", "use": 0.5}], [{"name": "gpu0", "model": "", "use": 0.75}]
+    assert tuple(one["devices"] for one in found) == used
 
 
 def test_processes_of_an_interrupted_run_are_not_called_alive(tmp_path: Path) -> None:

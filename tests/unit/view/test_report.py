@@ -46,13 +46,14 @@ def answers_of(html: str) -> dict[str, Any]:
 
 
 def test_the_page_of_a_diagnosis_has_what_concerns_the_causes(tmp_path: Path) -> None:
-    write_run(tmp_path, LookedAt(steps=60, slow=2))
+    write_run(tmp_path, LookedAt(steps=60, slow=2, slow_from=31, has_spans=True))
     run = run_id("grpo", "1")
     pages = Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0)
     answers = answers_of(report_html(pages, run, CAUSES))
     assert [one["title"] for one in answers[f"runs/{run}/overview"]["sections"]] == ["Step time"]
     assert answers[f"runs/{run}/diagnosis"]["causes"][0]["worker"] == "trainer/2"
     assert answers[f"runs/{run}/workers?phase=trainer%2Ftrain"]["chosen"] == "trainer/train"
+    assert answers[f"runs/{run}/change?since=31"]["after"]["steps"][0]["step"] == 31
     assert f"runs/{run}/rollouts" not in answers
     assert "rollouts" not in answers["pages"]
 

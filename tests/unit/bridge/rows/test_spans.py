@@ -2,7 +2,7 @@
 
 import gc
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from otel_rl.bridge.journal.state import decode, encode
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.bridge.rows.spans import SpanWindow
 from otel_rl.bridge.rows.step_analysis import MAX_WORKERS, StepAnalysis
 from otel_rl.records import SpanRecord
@@ -454,3 +455,67 @@ def test_a_step_with_slower_work_is_no_more_efficient(restarts: bool) -> None:
     key = "health/trainer/efficiency"
     assert {round(one.health[key], 2) for one in before} == {0.5}
     assert all(one.health[key] < 0.2 for one in after)
+
+
+# Chosen steps
+
+
+def chosen(bench: Bench) -> set[int]:
+    """The steps whose own spans are in the log of those that stay, since the last call."""
+    log = bench.window.chosen.take_log()
+    spans = [] if log is None else [one for part in read_spans(log.body) for one in part]
+    return {one.step for one in spans if one.name == "rl.loop" and one.step is not None}
+
+
+def explained(bench: Bench, numbers: range, *, slow: Container[int] = ()) -> set[int]:
+    """Have steps of two seconds, or of eight, explained one by one; return those that stay."""
+    stay: set[int] = set()
+    for number in numbers:
+        begun, took = 10 * number * S, (8 if number in slow else 2) * S
+        work = span(f"train#{number}", begun, begun + took)
+        loop = span(f"step#{number}", begun, begun + took, step=number)
+        bench.send([work, replace(loop, name="rl.loop")])
+        bench.explain(after_s=20)
+        stay |= chosen(bench)
+    return stay
+
+
+def test_steps_at_growing_distances_keep_their_spans() -> None:
+    bench = Bench(spans_horizon_s=30)
+    stay = explained(bench, range(1_000))
+    assert len(stay) < 40
+    for fault in (10, 50, 500, 999):
+        assert any(fault * 0.8 <= one < fault for one in stay), fault
+
+
+def test_the_first_step_that_is_far_slower_keeps_its_spans() -> None:
+    bench = Bench(spans_horizon_s=30)
+    stay = explained(bench, range(200), slow={118, 119})
+    assert 118 in stay
+    assert 119 not in stay
+
+
+@pytest.mark.parametrize("role", ["trainer", ""])
+def test_a_fault_keeps_a_usual_step_of_before_and_the_first_since(role: str) -> None:
+    bench = Bench(spans_horizon_s=600)
+    explained(bench, range(200), slow={150, *range(191, 200)})
+    bench.window.found(191, role)
+    before, after = sorted(chosen(bench))
+    assert 180 <= before < 191
+    assert after == 191
+
+
+def test_what_was_chosen_is_known_after_a_restart_and_bounded() -> None:
+    bench = Bench(spans_horizon_s=30)
+    explained(bench, range(10))
+    bench.restart()
+    assert explained(bench, range(10, 12)) == {11}
+    bench.window.chosen.left_bytes = 1
+    assert explained(bench, range(12, 100)) == {14}
+
+
+def test_a_step_of_which_a_part_is_kept_with_its_neighbour_is_not_taken_for_whole() -> None:
+    bench = Bench(spans_horizon_s=600)
+    bench.send([*step(20, late_s=0.2), *step(21)])
+    bench.explain(after_s=20)
+    assert chosen(bench) == {20}

@@ -1,0 +1,136 @@
+"""Consoles of workers, and the strip of what happened, in a real browser."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_rl.records import WorkerFailure
+from otel_rl.run_id import run_id
+from tests.browser import Browser
+from tests.journals.small_run import LIVE, Life, begin, console, start_ns, step
+from tests.screenshots import served
+from tests.view_runs import GRPO, T0, LookedAt, S, write_run
+
+pytestmark = pytest.mark.process
+
+RUN = run_id(GRPO.experiment, GRPO.trial)
+LINES = "[...document.querySelectorAll('#lines tr')]"
+TEXTS = f"{LINES}.map((one) => one.lastElementChild.textContent)"
+STEPS, WORKERS = 60, 3
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A run whose trainer/1 fails at step 20, and is back at step 23, with lines of each step."""
+    lines = [
+        (f"trainer/{worker}", "stderr" if worker == 1 else "stdout", f"<b>line</b> {number}")
+        for number in range(1, STEPS + 1)
+        for worker in range(WORKERS)
+    ]
+    lost = WorkerFailure("trainer/1", T0 - 40 * S, "MemoryError", step=20, recovery_s=3.5)
+    data = tmp_path_factory.mktemp("log")
+    write_run(data, LookedAt(workers=WORKERS, steps=STEPS, console=lines, failures=[lost]))
+    with served(data) as address:
+        yield f"{address}#/run/{RUN}"
+
+
+def test_the_log_shows_its_end_and_is_found_by_worker_and_text(url: str, browser: Browser) -> None:
+    browser.open(f"{url}/log", "log")
+    browser.wait(f"{LINES}.length === {STEPS * WORKERS}")
+    box = "document.querySelector('#lines')"
+    assert browser.get(f"{box}.scrollTop + {box}.clientHeight >= {box}.scrollHeight - 2")
+    assert browser.get(f"{TEXTS}.at(-1)") == f"<b>line</b> {STEPS}"
+    options = browser.get("[...document.querySelector('#worker').options].map((of) => of.text)")
+    assert options == ["all workers", "trainer/1 †", "trainer/0", "trainer/2"]
+    browser.do(
+        "const of = document.querySelector('#worker'); of.value = 'trainer/2';"
+        "of.dispatchEvent(new Event('change'))"
+    )
+    browser.wait(f"{LINES}.length === {STEPS}")
+    browser.do("document.querySelector('#search').focus()")
+    browser.press("LINE</b> 7")
+    browser.wait(f"{LINES}.length === 1")
+    assert "worker=trainer%2F2" in browser.get("location.hash")
+    assert browser.complaints() == []
+
+
+def test_a_failure_leads_to_the_line_at_which_it_happened(url: str, browser: Browser) -> None:
+    browser.open(f"{url}/log", "log")
+    browser.do("document.querySelector('#failures a').click()")
+    browser.wait(f"{LINES}.every((one) => one.classList.contains('stderr'))")
+    browser.wait("document.querySelector('#lines .near')?.textContent.endsWith(' 20')")
+    seen = browser.get(
+        "(({top, bottom}, box) => top >= box.top && bottom <= box.bottom)"
+        "(document.querySelector('.near').getBoundingClientRect(),"
+        " document.querySelector('#lines').getBoundingClientRect())"
+    )
+    assert seen
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize(("x", "at"), [("step", 32), ("time", 32)])
+def test_a_strip_over_the_charts_has_what_happened_and_leads_to_the_log(
+    url: str, browser: Browser, x: str, at: int
+) -> None:
+    browser.open(f"{url}/overview?x={x}", "overview")
+    browser.wait("document.querySelectorAll('#events .lane a').length === 2")
+    kinds = "[...document.querySelectorAll('#events > .quiet')].map((one) => one.textContent)"
+    assert browser.get(kinds) == ["a worker failed", "a worker is back"]
+    places = browser.get("[...document.querySelectorAll('#events a')].map((a) => a.style.left)")
+    assert [float(one.rstrip("%")) for one in places] == [
+        pytest.approx(at, abs=1),
+        pytest.approx(at + 5, abs=1),
+    ]
+    words = browser.get("document.querySelector('#events a').getAttribute('aria-label')")
+    assert "trainer/1" in words
+    assert "MemoryError" in words
+    browser.do("document.querySelector('#events a').click()")
+    browser.wait("document.body.dataset.ready === 'log'")
+    browser.wait("document.querySelector('#lines .near')?.textContent.endsWith(' 20')")
+    assert browser.complaints() == []
+
+
+def test_who_reads_earlier_lines_stays_there_and_newer_ones_are_counted(
+    tmp_path: Path, browser: Browser
+) -> None:
+    life = Life(tmp_path, clock_ns=time.time_ns)
+
+    def printed(first: int, last: int, number: int) -> None:
+        now_ns = start_ns(LIVE) + (number + 1) * S
+        texts = "\n".join(f"line {one}" for one in range(first, last))
+        life.take(console(LIVE, 0, texts, now_ns), *step(LIVE, 0, number), now_ns=now_ns + 30 * S)
+
+    life.take(begin(LIVE, 0), now_ns=start_ns(LIVE))
+    printed(0, 100, 0)
+    box = "document.querySelector('#lines')"
+    try:
+        with served(tmp_path) as url:
+            browser.open(f"{url}#/run/{run_id(LIVE.experiment, LIVE.trial)}/log", "log")
+            browser.wait(f"{LINES}.length === 100")
+            printed(100, 110, 1)
+            browser.wait(f"{LINES}.length === 110")
+            at_end = f"{box}.scrollTop + {box}.clientHeight >= {box}.scrollHeight - 2"
+            assert browser.get(at_end)  # it follows
+            browser.do(f"{box}.scrollTop = 40")
+            # The event of the scrolling comes with the next frame.
+            browser.wait(
+                "window.hasFrame ?? void requestAnimationFrame(() => { hasFrame = true; })"
+            )
+            printed(110, 115, 2)
+            browser.wait("document.querySelector('#newer')?.textContent === '5 newer, show'")
+            assert browser.get(f"{box}.scrollTop") == 40
+            assert browser.get(f"{LINES}.length") == 110
+            browser.do("document.querySelector('#newer').click()")
+            browser.wait(f"{LINES}.length === 115 && {at_end}")
+            assert browser.complaints() == [], json.dumps(browser.get(TEXTS))
+    finally:
+        life.journal.close()
