@@ -1,7 +1,7 @@
 """Nothing acknowledged is lost or doubled, in a few hundred simulated worlds.
 
 ``SIMULATION_SEEDS=5000`` looks at as many, ``SIMULATION_FIRST=71 SIMULATION_SEEDS=1`` at one. That
-bridges without a layer of their safety are found out is a matter of ``tests/mutants``.
+bridges without a layer of their safety are found out is a matter of ``tests/layers``.
 """
 
 import itertools
