@@ -96,6 +96,7 @@ def test_drawn_charts_outlive_their_server_and_go_on_with_the_next(
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_lost_connection_is_told_and_not_taken_for_an_end(run: Run) -> None:
     browser = run.open("overview")
     browser.wait(f"{DRAWN}.length > 0")
@@ -112,6 +113,7 @@ def test_a_lost_connection_is_told_and_not_taken_for_an_end(run: Run) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_the_page_that_is_one_too_many_says_so_and_goes_on(run: Run) -> None:
     browser = run.browser
     host, port = run.url.removeprefix("http://").rstrip("/").split(":")
@@ -130,6 +132,7 @@ def test_the_page_that_is_one_too_many_says_so_and_goes_on(run: Run) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_compared_runs_are_asked_in_rounds_and_ended_ones_once(
     tmp_path: Path, browser: Browser
 ) -> None:
@@ -161,6 +164,7 @@ def test_compared_runs_are_asked_in_rounds_and_ended_ones_once(
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_charts_of_full_detail_are_read_as_they_are_shown(run: Run) -> None:
     browser = run.browser
     browser.open(f"{run.url}#/run/{RUN}/overview?detail=full", "overview")
@@ -178,6 +182,7 @@ def test_charts_of_full_detail_are_read_as_they_are_shown(run: Run) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_of_an_ended_server_pages_stay_readable_that_nobody_had_opened(
     tmp_path: Path, browser: Browser
 ) -> None:
@@ -214,6 +219,7 @@ def test_what_is_typed_selected_and_chosen_stays_during_a_live_run(run: Run) -> 
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_samples_that_are_read_stay_and_newer_ones_are_counted(run: Run) -> None:
     browser = run.open("rollouts")
     rows = "[...document.querySelectorAll('#samples tbody tr')].map((one) => one.innerText)"
@@ -233,6 +239,7 @@ def test_samples_that_are_read_stay_and_newer_ones_are_counted(run: Run) -> None
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_controls_of_the_overview_are_made_once(run: Run) -> None:
     browser = run.open("overview")
     browser.wait(f"{DRAWN}.length > 0")

@@ -134,6 +134,7 @@ def test_the_list_leads_to_a_run(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_run_is_found_by_its_text(viewed: Viewed) -> None:
     browser = viewed.browser
     browser.open(viewed.url, "runs")
@@ -150,6 +151,7 @@ def test_a_run_is_found_by_its_text(viewed: Viewed) -> None:
 ROWS = "[...document.querySelectorAll('[data-run]')]"
 
 
+@pytest.mark.slow
 def test_runs_are_sorted_by_a_column_and_the_focus_stays(viewed: Viewed) -> None:
     browser = viewed.browser
     browser.open(viewed.url, "runs")
@@ -168,6 +170,7 @@ def test_runs_are_sorted_by_a_column_and_the_focus_stays(viewed: Viewed) -> None
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_runs_far_down_the_list_have_a_reward_and_a_verdict(viewed: Viewed, tmp_path: Path) -> None:
     for number in range(30):
         key = ExperimentKey("many", str(number))
@@ -183,6 +186,7 @@ def test_runs_far_down_the_list_have_a_reward_and_a_verdict(viewed: Viewed, tmp_
         assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_without_spans_the_timeline_shows_how_to_mark_phases(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "timeline")
     assert "otel_rl.phase(" in browser.get("document.querySelector('pre').textContent")
@@ -200,6 +204,7 @@ def test_charts_and_the_verdict_are_drawn_from_this_machine_alone(viewed: Viewed
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_where_a_cause_began_is_marked_in_every_chart(viewed: Viewed) -> None:
     key = ExperimentKey("worse")
     write_run(viewed.data / "worse", LookedAt(key, steps=60, slow=2, slow_from=31))
@@ -223,6 +228,7 @@ def test_a_cause_leads_to_the_time_of_its_phase_by_worker(viewed: Viewed) -> Non
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_cause_without_such_a_phase_leads_to_the_longest(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "workers")
     browser.do("location.hash = location.hash + '/trainer%2Fbatch'")
@@ -241,6 +247,7 @@ def test_the_straggler_is_a_row_of_the_heatmap(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_workers_that_all_take_as_long_are_not_red(viewed: Viewed) -> None:
     browser = viewed.open(HOSTILE_KEY, "workers")
     (share,) = browser.get(
@@ -249,12 +256,14 @@ def test_workers_that_all_take_as_long_are_not_red(viewed: Viewed) -> None:
     assert 0.2 < share < 0.5
 
 
+@pytest.mark.slow
 def test_of_a_thousand_workers_the_straggler_is_drawn(viewed: Viewed) -> None:
     browser = viewed.open(LARGE, "workers")
     assert "trainer/613" in browser.get("document.querySelector('#heatmap').data[0].text.flat()")
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_without_phases_the_worker_that_deviates_is_a_row(viewed: Viewed) -> None:
     plain = ExperimentKey("plain")
     run = LookedAt(plain, workers=64, slow=41, has_phases=False)
@@ -267,6 +276,7 @@ def test_without_phases_the_worker_that_deviates_is_a_row(viewed: Viewed) -> Non
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_of_many_workers_the_slowest_is_the_first_row(viewed: Viewed) -> None:
     browser = viewed.open(LARGE, "workers")
     browser.wait("document.querySelector('#heatmap').data")
@@ -305,6 +315,7 @@ def test_a_chart_is_read_by_keys(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_cell_of_the_heatmap_is_chosen_by_keys(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "workers")
     browser.wait("document.querySelector('#heatmap').tabIndex === 0")
@@ -317,6 +328,7 @@ def test_a_cell_of_the_heatmap_is_chosen_by_keys(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_compared_keys_have_their_unit(viewed: Viewed) -> None:
     browser = viewed.browser
     browser.open(viewed.url, "runs")
@@ -341,6 +353,7 @@ def test_rollouts_are_found(viewed: Viewed) -> None:
     assert "14" in browser.get("document.querySelector('#samples tbody').textContent")
 
 
+@pytest.mark.slow
 def test_samples_of_a_step_are_shown_and_the_worst_first(viewed: Viewed) -> None:
     stepped = ExperimentKey("stepped")
     samples: list[Mapping[str, str | float]] = [
@@ -364,6 +377,7 @@ def test_samples_of_a_step_are_shown_and_the_worst_first(viewed: Viewed) -> None
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_chart_is_saved_as_a_picture_on_white_and_as_values(viewed: Viewed) -> None:
     long = ExperimentKey("saved")
     write_run(viewed.data / "saved", LookedAt(long, steps=1_300, workers=1))
@@ -388,6 +402,7 @@ def test_a_chart_is_saved_as_a_picture_on_white_and_as_values(viewed: Viewed) ->
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_runs_that_are_compared_show_what_differs_in_their_config(viewed: Viewed) -> None:
     for number, rate in enumerate((0.5, 2.0)):
         key = ExperimentKey("sweep", f"lr{rate}")
@@ -405,6 +420,7 @@ def test_runs_that_are_compared_show_what_differs_in_their_config(viewed: Viewed
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_on_paper_every_chart_is_drawn_and_the_theme_is_light(viewed: Viewed) -> None:
     paper = ExperimentKey("paper")
     write_run(
@@ -429,6 +445,7 @@ def test_on_paper_every_chart_is_drawn_and_the_theme_is_light(viewed: Viewed) ->
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_keys_lead_everywhere(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
     for key, page in zip("2345", ("timeline", "workers", "rollouts", "health"), strict=True):
@@ -441,6 +458,7 @@ def test_keys_lead_everywhere(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_dark_is_dark_and_is_remembered(viewed: Viewed) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     browser = viewed.open(GRPO, "workers")
@@ -454,6 +472,7 @@ def test_dark_is_dark_and_is_remembered(viewed: Viewed) -> None:
     browser.do("localStorage.clear()")
 
 
+@pytest.mark.slow
 def test_a_phone_scrolls_in_one_direction(viewed: Viewed) -> None:
     browser = viewed.browser
     browser.resize(500, 900)  # Chromium has no narrower window
@@ -512,6 +531,7 @@ def test_runs_are_compared_by_any_key_each_in_its_colour(viewed: Viewed) -> None
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_the_link_of_a_run_waits_for_its_first_report(viewed: Viewed) -> None:
     late = ExperimentKey("late")
     run = run_id(late.experiment, late.trial)
@@ -524,6 +544,7 @@ def test_the_link_of_a_run_waits_for_its_first_report(viewed: Viewed) -> None:
     assert viewed.browser.get("document.querySelector('#waiting')") is None
 
 
+@pytest.mark.slow
 def test_where_a_line_is_not_a_number_is_a_cross(viewed: Viewed) -> None:
     diverged = ExperimentKey("diverged")
     write_run(viewed.data / "nan", LookedAt(diverged, diverges_at=15), now_ns=T0 + 3 * S)
@@ -541,6 +562,7 @@ def test_where_a_line_is_not_a_number_is_a_cross(viewed: Viewed) -> None:
     browser.wait(f"{crosses}.x.length === 6")
 
 
+@pytest.mark.slow
 def test_a_report_says_of_when_it_is(viewed: Viewed) -> None:
     """What it calls a minute ago is so when it is made, not when it is read."""
     run = run_id(GRPO.experiment, GRPO.trial)
@@ -554,6 +576,7 @@ def test_a_report_says_of_when_it_is(viewed: Viewed) -> None:
     assert viewed.browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_run_beyond_the_list_is_found_by_its_name(viewed: Viewed) -> None:
     browser = viewed.browser
     browser.open(viewed.url, "runs")
@@ -606,6 +629,7 @@ def test_a_step_of_a_chart_leads_to_its_spans_and_samples(viewed: Viewed) -> Non
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_step_whose_spans_are_gone_is_told_with_its_trace(viewed: Viewed) -> None:
     life = Life(viewed.data / "gone")
     for number in range(STEPS):
@@ -629,6 +653,7 @@ def test_a_step_whose_spans_are_gone_is_told_with_its_trace(viewed: Viewed) -> N
     )
 
 
+@pytest.mark.slow
 def test_a_run_is_saved_as_one_file_from_its_page(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
     browser.wait("document.querySelector('#save')?.download === 'grpo-1.html'")
@@ -643,6 +668,7 @@ def test_a_run_is_saved_as_one_file_from_its_page(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_texts_have_the_contrast_that_wcag_asks_for(viewed: Viewed, theme: str) -> None:
     browser = viewed.browser
@@ -665,6 +691,7 @@ def test_a_screen_reader_has_a_name_for_everything(viewed: Viewed) -> None:
         assert viewed.open(GRPO, page).get(_NAMELESS) == [], page
 
 
+@pytest.mark.slow
 def test_a_long_sample_is_short_until_it_is_opened(viewed: Viewed) -> None:
     long = ExperimentKey("verbose")
     samples: list[Mapping[str, str | float]] = [
@@ -680,6 +707,7 @@ def test_a_long_sample_is_short_until_it_is_opened(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_the_histogram_is_of_the_samples_that_are_found(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "rollouts")
     bars = "document.querySelector('#rewards').data[0].x.length"
@@ -689,6 +717,7 @@ def test_the_histogram_is_of_the_samples_that_are_found(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_workers_opens_at_the_cause_and_marks_its_begin(viewed: Viewed) -> None:
     key = ExperimentKey("late_straggler")
     write_run(viewed.data / "late_straggler", LookedAt(key, steps=60, slow=2, slow_from=31))
@@ -703,6 +732,7 @@ def test_workers_opens_at_the_cause_and_marks_its_begin(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_nobody_is_called_slow_where_all_become_slow_at_once(viewed: Viewed) -> None:
     key = ExperimentKey("all_slow")
     write_run(viewed.data / "all_slow", LookedAt(key, steps=20, slow_step=10))
@@ -710,6 +740,7 @@ def test_nobody_is_called_slow_where_all_become_slow_at_once(viewed: Viewed) -> 
     assert "Slowest" not in browser.get("document.querySelector('main').textContent")
 
 
+@pytest.mark.slow
 def test_phases_have_colours_of_their_own_that_are_seen_on_both_grounds(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
     colors = browser.get("Object.values(otelRl.charts.phases)")
@@ -729,6 +760,7 @@ def test_phases_have_colours_of_their_own_that_are_seen_on_both_grounds(viewed: 
             assert (high + 0.05) / (low + 0.05) >= 3, (color, ground)
 
 
+@pytest.mark.slow
 def test_by_time_the_begin_of_a_cause_is_marked_too(viewed: Viewed) -> None:
     key = ExperimentKey("by_time")
     write_run(viewed.data / "by_time", LookedAt(key, steps=60, slow=2, slow_from=31))
@@ -742,6 +774,7 @@ def test_by_time_the_begin_of_a_cause_is_marked_too(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_constant_is_not_magnified(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
     ranges = browser.get(
@@ -752,6 +785,7 @@ def test_a_constant_is_not_magnified(viewed: Viewed) -> None:
     assert ranges[1] == [0, 1]
 
 
+@pytest.mark.slow
 def test_of_many_ranks_the_timeline_shows_a_few_until_all_are_asked_for(viewed: Viewed) -> None:
     ranks = ExperimentKey("ranks")
     life = Life(viewed.data / "ranks")
