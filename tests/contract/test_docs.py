@@ -5,7 +5,6 @@ import ast
 import json
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -36,20 +35,7 @@ def page(name: str) -> str:
     return (DOCS / f"{name}.md").read_text(encoding="utf-8")
 
 
-# Tables
-
-
-@pytest.mark.process
-def test_generated_tables_are_up_to_date() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "docs.generate", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+# Lists
 
 
 def topics() -> set[str]:
@@ -175,16 +161,6 @@ def test_the_way_of_a_value_is_told_by_files_that_are_there(heading: str, room: 
     files = re.findall(r"`([a-z_/]+\.py)`", section)
     assert len(files) > 5
     assert [file for file in files if not (ROOT / "otel_rl" / room / file).is_file()] == []
-
-
-# Changelog
-
-
-def test_every_fragment_is_of_a_kind_that_towncrier_knows() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
-    kinds = "|".join(kind["directory"] for kind in settings["type"])
-    names = [path.name for path in (ROOT / settings["directory"]).glob("*.md")]
-    assert [name for name in names if not re.fullmatch(rf"\d+\.({kinds})(\.\d+)?\.md", name)] == []
 
 
 # Shell and TOML
