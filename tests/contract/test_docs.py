@@ -20,8 +20,8 @@ from otel_rl.run_id import run_id
 from otel_rl.semconv.names import PHASES
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.settings import TABLE
-from tests.docs_examples import anchors, blocks, examples
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
+from tests.support.docs_examples import anchors, blocks, examples
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -234,7 +234,7 @@ def test_toml_examples_are_settings(tmp_path: Path) -> None:
 def run_of_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of one bridge under which every example has run."""
     directory = tmp_path_factory.mktemp("examples")
-    script = ROOT / "tests" / "docs_examples.py"
+    script = ROOT / "tests" / "support" / "docs_examples.py"
     command = ["run", "--tracker", "jsonl", "--experiment", "grpo-7b", "--role", "trainer", "--"]
     done = otel_rl(
         *command,

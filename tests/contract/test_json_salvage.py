@@ -13,9 +13,9 @@ from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import ExperimentKey
 from otel_rl.signals import Signal
-from tests import plain_http
 from tests.fuzz.corpus import otlp_json
-from tests.otlp_requests import (
+from tests.support import plain_http
+from tests.support.otlp_requests import (
     Receiver,
     event,
     gauge,

@@ -42,8 +42,8 @@ from otel_rl.errors import (
     JournalFull,
 )
 from otel_rl.signals import Signal
-from tests import plain_http, waiting
-from tests.otlp_requests import (
+from tests.support import plain_http, waiting
+from tests.support.otlp_requests import (
     Journal,
     Receiver,
     gauge,
@@ -53,7 +53,7 @@ from tests.otlp_requests import (
     metrics_request,
     point,
 )
-from tests.slow import examples
+from tests.support.slow import examples
 
 wait_until = partial(waiting.wait_until, timeout_s=60)
 PROTOBUF = {"content-type": "application/x-protobuf"}
@@ -746,7 +746,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from tests.otlp_requests import http_receiver, metrics_request
+from tests.support.otlp_requests import http_receiver, metrics_request
 
 spans, reader = InMemorySpanExporter(), InMemoryMetricReader()
 trace.set_tracer_provider(TracerProvider())

@@ -20,9 +20,9 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
 from otel_rl.signals import Signal
-from tests import plain_http
-from tests.otlp_door import PROTOCOLS, Door, Refused, door_of
-from tests.otlp_requests import (
+from tests.support import plain_http
+from tests.support.otlp_door import PROTOCOLS, Door, Refused, door_of
+from tests.support.otlp_requests import (
     Attributes,
     Receiver,
     delimited,

@@ -15,8 +15,8 @@ from otel_rl.records import Batch, ExperimentKey, KeySpec, Row, Signal
 from otel_rl.run_id import run_id
 from otel_rl.semconv.spec import Tier
 from tests.contract.test_stock_sdk_numbers import T0, S, StockWorker
-from tests.kept import revived
-from tests.wandb_offline import read_offline_run, run_directories
+from tests.support.kept import revived
+from tests.support.wandb_offline import read_offline_run, run_directories
 
 KEY = ExperimentKey("grpo")
 

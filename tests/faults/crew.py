@@ -11,7 +11,7 @@ from typing import Self
 from tests.faults.outcome import Outcome
 from tests.faults.scenario import STOP_TIMEOUT_S, run_scenario
 from tests.layers.bridges import BridgeWithout, load
-from tests.wandb_server import WandbServer
+from tests.support.wandb_server import WandbServer
 
 __all__ = ["Crew"]
 

@@ -15,7 +15,7 @@ from tests.faults.crew import Crew
 from tests.faults.gateway import Fate
 from tests.faults.outcome import Outcome
 from tests.faults.scenario import STOP_TIMEOUT_S
-from tests.slow import selected
+from tests.support.slow import selected
 
 # The first one to ask waits for what was begun before it, on a machine that has other work as well.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]

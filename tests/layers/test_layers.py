@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from tests.layers.bridges import ROOT, Judged, Layer, judge, load, source_without
-from tests.slow import selected
+from tests.support.slow import selected
 
 LAYERS = load()
 

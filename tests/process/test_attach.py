@@ -16,9 +16,6 @@ import pytest
 
 from otel_rl.cli.environment import adapter_environment
 from otel_rl.run_id import run_id
-from tests import plain_http, waiting
-from tests.otlp_requests import Attributes, gauge, key_values, metrics_request, point
-from tests.ports import free_ports
 from tests.process.commands import (
     OPEN_FOR_LONG,
     OTEL_RL,
@@ -29,8 +26,11 @@ from tests.process.commands import (
     otel_rl_here,
     wandb_run,
 )
-from tests.wandb_offline import run_directories
-from tests.wandb_server import WandbServer
+from tests.support import plain_http, waiting
+from tests.support.otlp_requests import Attributes, gauge, key_values, metrics_request, point
+from tests.support.ports import free_ports
+from tests.support.wandb_offline import run_directories
+from tests.support.wandb_server import WandbServer
 
 pytestmark = pytest.mark.process
 

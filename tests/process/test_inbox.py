@@ -21,7 +21,7 @@ import pytest
 from otel_rl.inbox import BRIDGE_LOCK, INBOX, bytes_in, is_held
 from otel_rl.run_id import run_id
 from tests.process.commands import clean_environment, growing_lines, jsonl_rows, otel_rl
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

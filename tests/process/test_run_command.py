@@ -25,7 +25,7 @@ from tests.process.commands import (
     reported_rows,
     wandb_run,
 )
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import Finished, clean_environment, jsonl_rows, otel_rl, otel_rl_here
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 

@@ -11,11 +11,11 @@ import pytest
 
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-from tests.browser import Browser
 from tests.journals.small_run import LIVE, RANKS, Life, S, begin, start_ns, step
-from tests.ports import free_ports
-from tests.screenshots import served
-from tests.view_runs import LookedAt, write_run
+from tests.support.browser import Browser
+from tests.support.ports import free_ports
+from tests.support.screenshots import served
+from tests.support.view_runs import LookedAt, write_run
 
 pytestmark = pytest.mark.process
 

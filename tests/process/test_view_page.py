@@ -17,10 +17,10 @@ from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from otel_rl.view.pages import Pages
 from otel_rl.view.report import report_html
-from tests.browser import Browser
 from tests.journals.small_run import LIVE, RANKS, STEPS, Life, start_ns, step
 from tests.process.commands import OTEL_RL, clean_environment
-from tests.view_runs import GRPO, HOSTILE, MEASURED, T0, LookedAt, S, write_run
+from tests.support.browser import Browser
+from tests.support.view_runs import GRPO, HOSTILE, MEASURED, T0, LookedAt, S, write_run
 
 pytestmark = pytest.mark.process
 

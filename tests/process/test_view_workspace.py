@@ -10,9 +10,9 @@ from selenium.webdriver.common.keys import Keys
 
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-from tests.browser import Browser
-from tests.screenshots import served
-from tests.view_runs import T0, LookedAt, S, write_run
+from tests.support.browser import Browser
+from tests.support.screenshots import served
+from tests.support.view_runs import T0, LookedAt, S, write_run
 
 pytestmark = pytest.mark.process
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.process.commands import Row, clean_environment, jsonl_rows, otel_rl
-from tests.wandb_offline import read_offline_run, run_directories
+from tests.support.wandb_offline import read_offline_run, run_directories
 
 pytestmark = pytest.mark.process
 

@@ -10,7 +10,7 @@ from otel_rl.bridge.counters import ValueFold
 from otel_rl.bridge.delivery.selection import KeyNames, KeySelection, Kind, ProjectKeys, ValueBudget
 from otel_rl.records import GPUS, HOSTS, KeySpec, Row, Table
 from otel_rl.semconv.spec import Tier
-from tests.slow import examples
+from tests.support.slow import examples
 
 NS_PER_MINUTE = 60_000_000_000
 DEVICES = (f"{GPUS}/", f"{HOSTS}/")

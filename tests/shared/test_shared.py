@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.keeper import wait_for
-from tests.postgres import PostgresServer
 from tests.shared.site import Sender, Site, Striker
-from tests.wandb_server import WandbServer
+from tests.support.postgres import PostgresServer
+from tests.support.wandb_server import WandbServer
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import pytest
 
 from otel_rl.bridge.rows.run import Run
 from tests.simulation.world import simulate
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 
 FIRST = int(os.environ.get("SIMULATION_FIRST", "0"))
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "250"))

@@ -11,7 +11,7 @@ from exams.second.run import draw, simulate
 from exams.second.scenario import Scenario
 from exams.second.scenarios import SCENARIOS
 from otel_rl.diagnose.result import Diagnosis, Kind, Verdict
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 
 
 def _named(name: str) -> Scenario:

@@ -13,8 +13,8 @@ from otel_rl.bridge.journal.spool import Spool
 from otel_rl.errors import ConfigError, JournalClosed, JournalUnavailable
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.run_id import run_id
-from tests.postgres import PostgresServer
-from tests.stores import Store
+from tests.support.postgres import PostgresServer
+from tests.support.stores import Store
 
 KEY = ExperimentKey("exp", "trial")
 RUN = run_id(KEY.experiment, KEY.trial)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from otel_rl.bridge.receive.body import decompress, drain, read
 from otel_rl.bridge.receive.gate import InFlight
 from otel_rl.errors import Overloaded, RequestTooLarge
-from tests.costs import cost_ratio
+from tests.support.costs import cost_ratio
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,

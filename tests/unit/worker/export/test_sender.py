@@ -18,7 +18,7 @@ from otel_rl.worker.export.sender import Lane, Sender, Source, Store
 from otel_rl.worker.export.transport import Outcome, Reply
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import Request
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 ACCEPTED = Reply(Outcome.ACCEPTED)
 AWAY = Reply(Outcome.RETRY, "HTTP 503")

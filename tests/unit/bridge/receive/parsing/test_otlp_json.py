@@ -22,7 +22,7 @@ from otel_rl.bridge.receive.parsing.otlp_json import parse_json
 from otel_rl.bridge.receive.signal_specs import ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.signals import Signal
-from tests.otlp_requests import (
+from tests.support.otlp_requests import (
     every_event,
     gauge,
     key_values,
@@ -30,7 +30,7 @@ from tests.otlp_requests import (
     metrics_request,
     trace_request,
 )
-from tests.slow import examples
+from tests.support.slow import examples
 
 MAX_OBJECTS = 100_000
 

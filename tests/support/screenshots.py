@@ -1,4 +1,4 @@
-"""Writes the pictures of README and docs: ``python -m tests.screenshots DATA RUN REPORT``.
+"""Writes the pictures of README and docs: ``python -m tests.support.screenshots DATA RUN REPORT``.
 
 ``DATA`` has a run of ``otel-rl demo --fault straggler``, ``REPORT`` is made of it by
 ``otel-rl report``. ``tests/process/test_view_demo.py`` makes both, and calls ``take``.
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.browser import Browser
+from tests.support.browser import Browser
 
 __all__ = ["served", "take"]
 

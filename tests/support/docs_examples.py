@@ -1,6 +1,6 @@
 """Runs the Python examples of a page as its readers do, each in a process of its own.
 
-    otel-rl run ... -- python tests/docs_examples.py PAGE...
+    otel-rl run ... -- python tests/support/docs_examples.py PAGE...
 
 An example reports as a trial that is named after it (``README-0``), so that what it brought into
 the run can be told. Processes are forked from one that has loaded the libraries: a fresh
