@@ -124,6 +124,7 @@ def losses(server: WandbServer, run: str) -> list[float]:
     return sorted(row[key] for row in server.history(run) if key in row)
 
 
+@pytest.mark.slow
 def test_media_and_an_id_of_the_code_stay_and_the_argument_step_is_an_axis(
     tmp_path: Path, server: WandbServer
 ) -> None:
@@ -140,6 +141,7 @@ def test_media_and_an_id_of_the_code_stay_and_the_argument_step_is_an_axis(
     assert metrics[axis["5"] - 1]["1"] == "otel_rl/step"
 
 
+@pytest.mark.slow
 def test_each_run_of_a_loop_has_the_rows_of_its_own_time(
     tmp_path: Path, server: WandbServer
 ) -> None:
@@ -165,6 +167,7 @@ def test_each_run_of_a_loop_has_the_rows_of_its_own_time(
         assert server.run(f"seed-{seed}").complete
 
 
+@pytest.mark.slow
 def test_ranks_that_only_report_are_in_the_run_of_the_one_that_makes_it(
     tmp_path: Path, server: WandbServer
 ) -> None:
@@ -243,6 +246,7 @@ def test_without_a_run_to_join_the_rows_are_in_one_of_otel_rls_own_and_it_says_s
         assert not server.run("resumed").shared
 
 
+@pytest.mark.slow
 def test_offline_the_programs_run_is_untouched_and_the_rows_are_in_one_beside_it(
     tmp_path: Path, server: WandbServer
 ) -> None:
