@@ -109,8 +109,6 @@ def test_a_run_is_the_same_in_five_trackers(tmp_path: Path) -> None:
     assert "mlflow does not store: texts about steps" in done.err
 
 
-
-
 @pytest.mark.slow
 def test_a_tracker_that_is_away_holds_up_none_and_gets_its_rows_later(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"{SCRIPT}input()\n")
