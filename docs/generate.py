@@ -51,24 +51,31 @@ from otel_rl.worker.variables import Setting, settings_in
 DOCS: Final = Path(__file__).parent
 
 _ACTIONS: Final[Mapping[str, str]] = {
-    "ConfigError": "correct what the message names.",
-    "MissingExtra": "install it.",
-    "MalformedRequest": "fix the sender, proxy or port.",
-    "RequestTooLarge": "smaller batches, or a higher `receive.max_body_bytes`.",
-    "Unauthenticated": "give the sender a [token](security.md#tokens).",
-    "Overloaded": "fewer senders, or a higher `receive.max_body_bytes`: 16 times as much is held.",
-    "SlowSender": "check the network or send smaller batches.",
-    "JournalLocked": "stop the other process, or use another `--data`.",
-    "JournalFull": "free disk space or raise `journal.max_bytes`.",
-    "ShareUsedUp": "as above, or raise the token's `share`.",
-    "JournalClosed": "none, senders retry.",
-    "JournalUnavailable": "check the server of `journal.url`.",
-    "JournalGone": ("restore it, or restart the bridge; until then `/healthz` answers 503."),
-    "LeaseLost": "none; if frequent, [what breaks first](scale.md#limits).",
-    "JournalError": "check the disk, keep `journal.db`, start with another directory.",
-    "TrackerUnavailable": "none, rows are retried.",
-    "RunDiverged": "use another trial name.",
-    "TrackerRejected": "check key, entity and project; rows are retried every minute.",
+    "ConfigError": "Correct what the message names.",
+    "MissingExtra": "Install the extra that the message names.",
+    "MalformedRequest": "Fix the sender, or the proxy or port between it and the bridge.",
+    "RequestTooLarge": "Let the sender make smaller batches, or raise `receive.max_body_bytes`.",
+    "Unauthenticated": "Give the sender a [token](security.md#tokens).",
+    "Overloaded": (
+        "Let fewer senders report to this bridge, or raise `receive.max_body_bytes`, of which 16 "
+        "times as much is held."
+    ),
+    "SlowSender": "Check the network, or let the sender make smaller batches.",
+    "JournalLocked": "Stop the other process, or use another `--data`.",
+    "JournalFull": "Free disk space, or raise `journal.max_bytes`.",
+    "ShareUsedUp": "Free disk space, or raise the token's `share`.",
+    "JournalClosed": "Nothing needs to be done: senders retry.",
+    "JournalUnavailable": "Check the server of `journal.url`.",
+    "JournalGone": (
+        "Restore the database, or restart the bridge. Until then `/healthz` answers 503."
+    ),
+    "LeaseLost": (
+        "Nothing needs to be done. If it happens often, see [what breaks first](scale.md#limits)."
+    ),
+    "JournalError": "Check the disk, keep `journal.db`, and start with another directory.",
+    "TrackerUnavailable": "Nothing needs to be done: rows are retried.",
+    "RunDiverged": "Use another trial name.",
+    "TrackerRejected": "Check key, entity and project. Rows are retried every minute.",
 }
 """What to do about each exception."""
 
@@ -374,14 +381,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if out of date")
     check = parser.parse_args(argv).check
     stale = False
-    for path in sorted(DOCS.glob("*.md")):
+    for path in sorted(DOCS.rglob("*.md")):
         page = path.read_text(encoding="utf-8")
         filled = _filled(page)
         if filled == page:
             continue
         if check:
             stale = True
-            sys.stderr.write(f"docs/{path.name} is out of date. Run: make generate\n")
+            sys.stderr.write(f"docs/{path.relative_to(DOCS)} is out of date. Run: make generate\n")
         else:
             path.write_text(filled, encoding="utf-8")
     for path, text in _files():

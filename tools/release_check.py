@@ -46,7 +46,7 @@ _MODULES = {
     "postgres": "otel_rl.bridge.journal.postgres",
 }
 
-# As in docs/quickstart.md, which a test of the documentation runs too.
+# As in docs/tutorials/first-run.md, which a test of the documentation runs too.
 _PROGRAM = """
 import otel_rl
 
@@ -156,8 +156,8 @@ def _check_contents(tools: Path, wheel: Path, source: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = {name for name in packed.namelist() if ".dist-info/" not in name}
     committed = set(_run("git", "ls-files", "otel_rl").split())
-    pages = {f"otel_rl/{page}" for page in _run("git", "ls-files", "docs/*.md").split()}
-    pages = {page for page in pages if page.count("/") == 2}
+    folders = (":(glob)docs/*.md", "docs/tutorials", "docs/how-to", "docs/explanation")
+    pages = {f"otel_rl/{page}" for page in _run("git", "ls-files", *folders).split()}
     if lacking := sorted((committed | pages) - names):
         raise _Failed(f"the wheel lacks {', '.join(lacking[:5])}")
     if strays := sorted(names - committed - pages):
@@ -173,7 +173,7 @@ def _try(wheel: Path, extra: str, directory: Path) -> None:
     run = directory / "run"
     run.mkdir()
     _run(programs / "otel-rl", "--version", cwd=run)
-    _run(programs / "otel-rl", "help", "quickstart", cwd=run)
+    _run(programs / "otel-rl", "help", "first-run", cwd=run)
     if extra:
         _try_training(programs, run)
     if extra in _TRACKERS:

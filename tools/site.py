@@ -94,7 +94,8 @@ def _place(path: str) -> str:
 
 
 def _decisions(files: Files) -> str:
-    lines = ["# Decisions", "", "Why it is as it is; what stands here is accepted and holds.", ""]
+    told = "Why it is as it is. Each decision on this list holds; a missing number was replaced."
+    lines = ["# Decisions", "", told, ""]
     for file in files.documentation_pages():
         if file.src_uri.startswith("adr/") and file.abs_src_path is not None:
             (title,) = _HEADING.findall(Path(file.abs_src_path).read_text(encoding="utf-8"))[:1]

@@ -54,64 +54,71 @@ class ListenSettings(Section):
     """Addresses of the bridge: ``HOST:PORT``, or ``off``. Port 0 picks a free one."""
 
     http: Listen = Address("127.0.0.1", 4318)
-    """OTLP over HTTP, and the page with the runs."""
+    """Address of OTLP over HTTP, and of the page with the runs."""
 
     grpc: Listen = Address("127.0.0.1", 4317)
-    """OTLP over gRPC."""
+    """Address of OTLP over gRPC."""
 
     health: Listen = None
-    """Answers only ``GET /healthz``, without TLS and tokens."""
+    """Address that answers only ``GET /healthz``, without TLS and tokens."""
 
 
 class JournalSettings(Section):
     """Database of batches and rows until the tracker has them."""
 
     url: SecretStr | None = None
-    """``postgresql://user:password@host/database`` of several bridges. Unset: SQLite in
-    ``data``."""
+    """``postgresql://user:password@host/database``, which several bridges share. Unset: an SQLite
+    file in ``data``."""
 
     lease_s: Seconds = Field(15.0, ge=1)
-    """Time until another bridge takes a killed one's runs."""
+    """Time until another bridge takes the runs of one that was killed."""
 
     max_bytes: Size = Field(10 << 30, ge=1 << 20)
-    """Waiting batches, half of it for one experiment; beyond: 503. Rows may use as much again."""
+    """Room for batches that wait, half of it for one experiment. Beyond it senders get 503. Rows
+    may use as much again."""
 
     keep_ended_s: Seconds = Field(30 * 86_400.0, gt=0)
-    """Time that an ended run stays."""
+    """Time that an ended run stays in the journal, and on the page."""
 
 
 class TrackerSettings(Section):
     """Tracker and delivery of runs."""
 
     name: str = "wandb"
-    """``wandb``, ``mlflow``, ``trackio``, ``tensorboard``, ``jsonl``, a plugin's; or several."""
+    """``wandb``, ``mlflow``, ``trackio``, ``tensorboard``, ``jsonl`` or the name of a plugin;
+    several with commas between."""
 
     directory: Path | None = None
-    """Tracker's files. Unset: ``data``."""
+    """Directory of the tracker's files. Unset: ``data``."""
 
     detail: Tier = Tier.BASIC
-    """``basic``, ``full`` or ``everything``."""
+    """Which keys the tracker gets: ``basic``, ``full`` or ``everything``."""
 
     names: KeyNames = KeyNames.FRAMEWORK
-    """``framework``, ``otel_rl`` or ``both``."""
+    """Names of the keys: the program's own (``framework``), shared ones (``otel_rl``), or
+    ``both``."""
 
     max_values_per_minute: int = Field(100_000, ge=0)
-    """Values of a W&B run a minute; 0: no bound."""
+    """Values that a W&B run gets in a minute; what is beyond the basic detail goes first. 0: no
+    bound."""
 
     options: Mapping[str, str] = Field(default_factory=dict, examples=[{"project": "grpo"}])
-    """Its options; of several, ``trackio.project``."""
+    """The tracker's options. Of several trackers, an option has its tracker's name in front:
+    ``trackio.project``."""
 
     max_live_runs: int | None = Field(None, ge=1)
-    """Runs written at once. Unset: 32, or 256 of JSON lines and TensorBoard."""
+    """Runs that are written at once; others wait in the journal. Unset: 32, or 256 of JSON lines
+    and TensorBoard."""
 
     confirm_interval_s: Seconds = Field(30.0, gt=0)
-    """Interval of asking the tracker which rows it has."""
+    """Interval at which the tracker is asked which rows it has."""
 
     keep_confirmed_s: Seconds = Field(600.0, ge=0)
-    """Time that confirmed rows stay in the journal."""
+    """Time that rows stay in the journal after the tracker has confirmed them, for the page and for
+    ``otel-rl replay``."""
 
     max_retry_s: Seconds = Field(60.0, gt=0)
-    """Longest pause between attempts, and the pause after a refusal."""
+    """Longest pause between two attempts to write, and the pause after a refusal."""
 
     @property
     def trackers(self) -> Sequence[str]:
@@ -179,20 +186,21 @@ class ArchiveSettings(Section):
     """Archive of every value."""
 
     enabled: bool | None = None
-    """Write the archive. Unset: if pyarrow is installed."""
+    """Whether the archive is written. Unset: if pyarrow is installed."""
 
     directory: Path | None = None
-    """Directory of its files. Unset: ``archive`` in ``data``."""
+    """Directory of the Parquet files. Unset: ``archive`` in ``data``."""
 
     every_s: Seconds = Field(300.0, gt=0)
-    """Longest time until values are in a file."""
+    """Longest time until values are in a file of the archive."""
 
 
 class DiagnoseSettings(Section):
     """Schedule of diagnosis."""
 
     every_s: Seconds = Field(2.0, ge=0)
-    """Shortest time between two diagnoses of a run; all take 1 % of a core. 0: off."""
+    """Shortest time between two diagnoses of a run. All diagnoses together take 1 % of a core. 0:
+    none."""
 
 
 class Readers(StrEnum):
@@ -207,18 +215,19 @@ class ViewSettings(Section):
     """Page with the runs, at the HTTP address of the bridge, if plotly is installed."""
 
     readers: Readers = Readers.KNOWN
-    """``known``: those on loopback, or with one of ``auth.tokens``. ``behind_proxy``: all whom an
-    authenticating proxy lets through. ``nobody``: there is no page."""
+    """Who may read the page. ``known``: those on loopback, or with one of ``auth.tokens``.
+    ``behind_proxy``: everybody whom an authenticating proxy lets through. ``nobody``: there is no
+    page."""
 
 
 class TelemetrySettings(Section):
     """Export of the bridge's own metrics."""
 
     endpoint: str | None = None
-    """OTLP/HTTP base URL for the bridge's own metrics."""
+    """Base URL to which the bridge sends its own metrics by OTLP/HTTP. Unset: they are not sent."""
 
     interval_s: Seconds = Field(10.0, gt=0)
-    """Interval of the bridge's metrics: of their export, and in each run."""
+    """Interval at which the bridge's own metrics are sent, and written into each run."""
 
     @field_validator("endpoint")
     @classmethod
@@ -232,7 +241,7 @@ class BridgeSettings(Section):
     """All settings of a bridge."""
 
     data: Path = Path(DATA_DIRECTORY)
-    """Journal directory, for one bridge at a time."""
+    """Data directory, with the journal. One bridge at a time uses it."""
 
     listen: ListenSettings = ListenSettings()
     """Addresses of the bridge."""
@@ -268,7 +277,7 @@ class BridgeSettings(Section):
     """Export of the bridge's own metrics."""
 
     stop_timeout_s: Seconds = Field(300.0, gt=0)
-    """Time to deliver rows at a stop."""
+    """Time that a stopping bridge has to write its rows; what is left stays in ``data``."""
 
     @property
     def journal_place(self) -> JournalPlace:

@@ -35,23 +35,29 @@ class Outcome(StrEnum):
     """Outcome of an export request. Senders retry after the last six.
 
     Attributes:
-        OK: Accepted.
-        PARTIAL: Partly refused, with the reason in the answer.
-        MALFORMED: The request is not OTLP.
-        HTTP2: HTTP/2 on the HTTP port.
-        TOO_LARGE: Over ``receive.max_body_bytes``, or too many points or messages in one request.
-        UNAUTHENTICATED: No valid token.
-        UNSUPPORTED_MEDIA_TYPE: Neither protobuf nor JSON.
-        WRONG_METHOD: Not a POST.
-        NOT_FOUND: Unknown path.
-        DISCONNECTED: The sender left early.
-        CANCELLED: gRPC call without a message, or with one over ``receive.max_body_bytes``.
-        SLOW: Its body took over ten seconds, or was too slow while other gRPC calls wait.
-        OVERLOADED: Over 16 times ``receive.max_body_bytes`` in all, or too many requests wait.
-        TOO_MANY_CONNECTIONS: Over ``receive.max_connections``.
-        NO_ROOM: Journal or disk full.
-        STOPPING: The bridge stops.
-        FAILED: Not stored, see the log.
+        OK: The request was accepted.
+        PARTIAL: A part was refused, and the answer says why. Look its reason up under Refusal.
+        MALFORMED: The request is not OTLP. Look for a proxy, a wrong port or a broken sender.
+        HTTP2: A sender speaks HTTP/2 on the HTTP port. Give it the gRPC port, or ``http/protobuf``.
+        TOO_LARGE: The request is over ``receive.max_body_bytes``, or has too many points or
+            messages. Let the sender make smaller batches.
+        UNAUTHENTICATED: The request has no valid token, and its sender drops the data. The log
+            names its address.
+        UNSUPPORTED_MEDIA_TYPE: The body is neither protobuf nor JSON. Set
+            ``OTEL_EXPORTER_OTLP_PROTOCOL``.
+        WRONG_METHOD: The request is not a POST. A browser or a health check asks the wrong path.
+        NOT_FOUND: The path is unknown. OTLP is at ``/v1/metrics``, ``/v1/traces`` and ``/v1/logs``.
+        DISCONNECTED: The sender left before its answer. It retries if it still lives.
+        CANCELLED: A gRPC call had no message, or one over ``receive.max_body_bytes``.
+        SLOW: The body took over ten seconds, or was too slow while other gRPC calls waited. Check
+            the network.
+        OVERLOADED: Requests hold 16 times ``receive.max_body_bytes``, or too many wait. Send less,
+            or put a gateway in front.
+        TOO_MANY_CONNECTIONS: There are more than ``receive.max_connections``. Put a gateway in
+            front, or raise the setting.
+        NO_ROOM: The journal or the disk is full. Make room, or raise ``journal.max_bytes``.
+        STOPPING: The bridge stops. Senders come again after its restart.
+        FAILED: The request could not be stored; the log has the reason.
     """
 
     OK = "ok"
@@ -77,24 +83,30 @@ class Refusal(StrEnum):
     """Reason to refuse a point, exemplar, span or log record of a request.
 
     Attributes:
-        MALFORMED: Its resource is not OTLP.
-        NO_EXPERIMENT: No ``rl.experiment.name`` or ``receive.default_experiment``.
-        NOT_ALLOWED: The token may not write this experiment.
-        TOO_MANY_EXPERIMENTS: Beyond 1,000 in use at once.
-        SHARE_USED_UP: Beyond the token's share of the experiments.
-        INVALID_NAME: A name or tag is no text, empty, long, unprintable or repeated.
-        INVALID_METRIC_NAME: Empty, too long or unprintable.
-        INVALID_ID: A trace or span id is missing, zero or of wrong length.
-        NO_VALUE: Neither a number nor the flag for none.
-        INVALID_BUCKETS: Bounds do not ascend or fit the counts.
-        INVALID_EVENT: A field of the event is missing or wrong.
-        EVENT_TOO_LARGE: Event with too many bytes or too deep nesting.
-        SPAN_TOO_LARGE: Too many bytes or links, or a long name or phase.
-        TOO_MANY_ATTRIBUTES: Too many attributes, or fields of a text sample.
-        ATTRIBUTE_TOO_LONG: A key, a value, or all attributes together.
-        TOO_MANY_BUCKETS: More than 512 buckets or quantiles.
-        TOO_MANY_EXEMPLARS: More than 4,096 exemplars of a point.
-        TIME_OUT_OF_RANGE: Over 14 days old, or over 10 minutes ahead.
+        MALFORMED: The resource of these items is not OTLP. Fix the sender.
+        NO_EXPERIMENT: The resource has no ``rl.experiment.name``, and
+            ``receive.default_experiment`` is not set. Set one of the two.
+        NOT_ALLOWED: The token may not write this experiment. Add the experiment to the token's
+            ``experiments``.
+        TOO_MANY_EXPERIMENTS: 1,000 experiments are in use. Look for a sender that makes a name for
+            each process or step.
+        SHARE_USED_UP: The token's share of the experiments is used up. Raise its ``share``, or look
+            as above.
+        INVALID_NAME: A name or tag is no text, empty, too long, unprintable or repeated.
+        INVALID_METRIC_NAME: The name of the metric is empty, too long or unprintable.
+        INVALID_ID: A trace or span id is missing, zero or of the wrong length.
+        NO_VALUE: The point has neither a number nor the flag that says that it has none.
+        INVALID_BUCKETS: The bounds of the histogram do not ascend, or do not fit its counts.
+        INVALID_EVENT: A field of the event is missing or of the wrong type; the answer names it.
+        EVENT_TOO_LARGE: The event has too many bytes, or its values are nested too deeply.
+        SPAN_TOO_LARGE: The span has too many bytes or links, or a long name or phase.
+        TOO_MANY_ATTRIBUTES: The item has too many attributes, or the text sample too many fields.
+        ATTRIBUTE_TOO_LONG: A key, a value, or all attributes together are too long.
+        TOO_MANY_BUCKETS: The histogram or summary has more than 512 buckets or quantiles.
+        TOO_MANY_EXEMPLARS: The point has more than 4,096 exemplars. Let the sender export more
+            often.
+        TIME_OUT_OF_RANGE: The time is over 14 days ago, or over 10 minutes ahead. Correct the
+            sender's clock.
     """
 
     MALFORMED = "malformed"
@@ -121,8 +133,9 @@ class Reload(StrEnum):
     """Outcome of reading tokens and certificates again.
 
     Attributes:
-        OK: They are used from now on.
-        FAILED: The former ones stay, see the log.
+        OK: The files are used from now on.
+        FAILED: A file cannot be used, so the former ones stay in use. The log says which file and
+            why.
     """
 
     OK = "ok"
@@ -133,12 +146,15 @@ class SampleDrop(StrEnum):
     """Reason to drop an accepted sample.
 
     Attributes:
-        TOO_MANY_SERIES: Beyond ``rows.max_series``, or twice as many tracker keys.
-        TOO_OLD: Older than the points that are remembered, four million a run.
-        RUN_REMOVED: From before the run's removal (``journal.keep_ended``).
-        TOO_MANY_CONFIG_KEYS: Beyond 4,096 hyper-parameters or 256 tags of a run.
-        DAMAGED: Its batch was damaged on the disk and is set aside.
-        UNDECODABLE: Its batch cannot be decoded and is set aside; a defect, see the log.
+        TOO_MANY_SERIES: The run has more than ``rows.max_series``, or twice as many tracker keys.
+            Look for an id in an attribute or a name.
+        TOO_OLD: The point is older than the four million that a run remembers, so it may be a
+            repeat. Let the sender deliver sooner.
+        RUN_REMOVED: The point is from before the removal of its run. Raise ``journal.keep_ended``.
+        TOO_MANY_CONFIG_KEYS: The run has more than 4,096 hyper-parameters or 256 tags. Log fewer.
+        DAMAGED: The batch was damaged on the disk and is set aside. Check the disk.
+        UNDECODABLE: The batch cannot be decoded and is set aside. This is a defect: report it with
+            the log.
     """
 
     TOO_MANY_SERIES = "too_many_series"
@@ -153,11 +169,13 @@ class ValueFold(StrEnum):
     """Reason to leave values of a row out of the tracker. They are in the journal.
 
     Attributes:
-        WORKER: Series of single workers, beyond ``tracker.max_values_per_minute``.
-        FURTHER: Beyond the basic detail, if that was not enough.
-        TOO_MANY_KEYS: Beyond 100,000 keys in all runs.
-        ATTRIBUTES: Series beyond 1,000 keys of a metric.
-        TOO_MANY_ROWS: Steps left out by ``rows.max_rows_per_minute``.
+        WORKER: Series of single workers beyond ``tracker.max_values_per_minute``. Log less often,
+            or raise it.
+        FURTHER: Values beyond the basic detail, since leaving out single workers was not enough.
+        TOO_MANY_KEYS: Keys beyond 100,000 in all runs. Look for a number or id in the names of
+            keys.
+        ATTRIBUTES: Series beyond 1,000 keys of a metric. Look for an id in an attribute.
+        TOO_MANY_ROWS: Steps left out by ``rows.max_rows_per_minute``. Raise it, or set it to 0.
     """
 
     WORKER = "worker"
@@ -171,9 +189,10 @@ class ArchiveDrop(StrEnum):
     """Reason to leave accepted values out of the archive. Their rows are not affected.
 
     Attributes:
-        NO_ROOM: More than a tenth of ``journal.max_bytes`` waited, and more than 16 MiB.
-        DAMAGED: Damaged on the journal's disk.
-        RUN_REMOVED: The run was removed.
+        NO_ROOM: More than a tenth of ``journal.max_bytes``, and more than 16 MiB, waited. Check the
+            directory of the archive.
+        DAMAGED: The values were damaged on the journal's disk. Check it.
+        RUN_REMOVED: The run was removed before its values were in a file.
     """
 
     NO_ROOM = "no_room"
@@ -185,8 +204,8 @@ class StateFault(StrEnum):
     """Reason to discard the stored state of a run, with its open steps and samples.
 
     Attributes:
-        DAMAGED: Changed on the disk: check it.
-        REFUSED: Something else writes to the journal.
+        DAMAGED: The state was changed on the disk. Check the disk.
+        REFUSED: The state has a form that no bridge writes. Find what else writes to the journal.
     """
 
     DAMAGED = "damaged"
@@ -197,10 +216,12 @@ class TrackerFailure(StrEnum):
     """Reason to retry a delivery. The rows are kept.
 
     Attributes:
-        UNAVAILABLE: Unreachable, hanging, failing, or the writer died.
-        REJECTED: It refuses key, project or run.
-        JOURNAL: The database is unreachable.
-        UNEXPECTED: A defect or failing disk, see the log.
+        UNAVAILABLE: The tracker is unreachable, hangs or fails, or its writer died. Wait, or check
+            the network.
+        REJECTED: The tracker refuses the key, the project or the run. ``otel-rl doctor`` prints its
+            reason.
+        JOURNAL: The database is unreachable. Check the server of ``journal.url``.
+        UNEXPECTED: A defect or a failing disk; the log has more.
     """
 
     UNAVAILABLE = "unavailable"
@@ -213,7 +234,8 @@ class CommitRefusal(StrEnum):
     """Reason to undo a transaction of rows. Its batches wait and are retried.
 
     Attributes:
-        SHARE_USED_UP: The token's share is used up.
+        SHARE_USED_UP: The token's share of the journal is used up until its rows are written. Check
+            its tracker.
     """
 
     SHARE_USED_UP = "share_used_up"
@@ -223,8 +245,9 @@ class Removal(StrEnum):
     """Reason to remove an ended run from the journal. Its tracker has all rows.
 
     Attributes:
-        TOO_OLD: Ended ``journal.keep_ended`` ago.
-        OVER_SHARE: The oldest beyond half of ``journal.max_bytes``, or of a token's share.
+        TOO_OLD: The run ended ``journal.keep_ended`` ago.
+        OVER_SHARE: Ended runs took more than half of ``journal.max_bytes``, or of a token's share:
+            the oldest went.
     """
 
     TOO_OLD = "too_old"
@@ -232,18 +255,18 @@ class Removal(StrEnum):
 
 
 class Where(StrEnum):
-    """Place that caught an unexpected exception.
+    """Place that caught an unexpected exception. Each is a defect: report it with the log.
 
     Attributes:
-        HTTP: HTTP requests; senders retry.
-        GRPC: gRPC requests; senders retry.
+        HTTP: An HTTP request; the sender retries.
+        GRPC: A gRPC request; the sender retries.
         INBOX: Requests in files; they are read again.
-        DRAIN: Making rows; they are made again.
-        DELIVERY: Writing to trackers; rows are written again.
-        WATCH: Diagnosis; this one is left out.
-        SETTLE: Ended runs; they are unloaded or removed later.
-        ARCHIVE: Archive; its files are written again.
-        VIEW: Page with the runs; it asks again.
+        DRAIN: The making of rows; they are made again.
+        DELIVERY: The writing to a tracker; the rows are written again.
+        WATCH: A diagnosis; this one is left out.
+        SETTLE: The removal of ended runs; it is done later.
+        ARCHIVE: The archive; its files are written again.
+        VIEW: The page; it asks again.
     """
 
     HTTP = "http"

@@ -16,29 +16,37 @@ class DropReason(StrEnum):
     """Reason why a measurement, an event or a span was dropped. A closed set: each is documented.
 
     Attributes:
-        BUFFER_FULL: Between two exports came more than the buffer holds.
-        QUEUE_FULL: The endpoint was unreachable for longer than the queue lasts.
-        NOT_A_NUMBER: The value is a text, None, or an array of several elements.
-        NOT_ADDABLE: NaN, infinity or a negative number for a counter or histogram.
-        BAD_STEP: The step is no 64-bit integer.
+        BUFFER_FULL: More was recorded between two exports than the buffer holds. Record less, or
+            shorten ``OTEL_METRIC_EXPORT_INTERVAL``.
+        QUEUE_FULL: The endpoint was unreachable for longer than the queue lasts. Check the bridge
+            or the collector.
+        NOT_A_NUMBER: The value is a text, None, or an array of several elements. Log a number.
+        NOT_ADDABLE: A counter or histogram got NaN, infinity or a negative number.
+        BAD_STEP: The step is no 64-bit integer, or lies behind the current one of ``wandb.log``.
         BAD_TIME: The time is no number of nanoseconds since 1970.
-        BAD_REDUCE: Not one of ``Reduction``.
-        BAD_NAME: The name has not 1 to 255 characters.
-        BAD_ATTRIBUTES: Attributes or config are no mapping.
-        TOO_LARGE: Over a bound.
-        TOO_MANY_SAMPLES: Over 256 in a ``log_samples``, or 65,536 in a ``lineage.link``.
+        BAD_REDUCE: The reduction is not one of ``Reduction``.
+        BAD_NAME: The name is empty, or longer than 255 characters.
+        BAD_ATTRIBUTES: The attributes or the config are no mapping.
+        TOO_LARGE: One item alone is over its bound: an event, a span, a config, attributes.
+        TOO_MANY_SAMPLES: A ``log_samples`` got more than 256 samples, or a ``lineage.link`` more
+            than 65,536.
         BAD_SAMPLE: A text sample is empty or no mapping, or the samples are no list.
-        TEXT_CUT: Over 16,384 characters in a text, or 65,536 in a sample; cut.
-        NO_STAMP: The sample takes no key or attribute for its stamp.
-        BAD_STATUS: The status is unknown to ``finish``.
-        REJECTED: Refused by the endpoint for good.
-        TOO_MANY_PHASES: Over 128 phase names in a thread or task.
-        UNCLOSED_PHASE: Phase open when its thread, task or process ended, or nested over 64 deep.
-        NOT_STARTED: Before ``init`` without an experiment, or after a shutdown.
-        SHUTDOWN: Unsent when the process ended.
-        CONSOLE: Console lines over the bounds.
+        TEXT_CUT: A text was longer than 16,384 characters, or a sample than 65,536: it was cut.
+        NO_STAMP: The sample takes no key or attribute for its stamp. Keep the result of
+            ``lineage.stamp`` beside it.
+        BAD_STATUS: ``finish`` got a status that it does not know.
+        REJECTED: The endpoint refused the data for good. The log of the worker has its answer.
+        TOO_MANY_PHASES: A thread or task has more than 128 names of phases. Leave ids out of the
+            names.
+        UNCLOSED_PHASE: A phase was open when its thread, task or process ended, or phases were
+            nested over 64 deep.
+        NOT_STARTED: Something was recorded before ``init`` without an experiment, or after a
+            shutdown.
+        SHUTDOWN: Data was unsent when the process ended. Raise ``OTEL_RL_EXIT_TIMEOUT``, or check
+            the endpoint.
+        CONSOLE: Lines of the console were over their bounds.
         NO_GPU: GPUs are to be sampled, and one or all of them cannot be; the log has the reason.
-        INTERNAL: A defect, see the log.
+        INTERNAL: A defect: report it with the log.
     """
 
     BUFFER_FULL = "buffer_full"

@@ -417,7 +417,7 @@ class Surroundings:
     data: str = setting(DATA, TEXT, DATA_DIRECTORY)
     """Directory of the [files](#without-an-endpoint) of a program without an endpoint."""
     adapters: str = setting("OTEL_RL_ADAPTERS", TEXT, otherwise="`auto` under `otel-rl run`")
-    """`auto` enables the [adapters](integrations.md) of frameworks, `off` disables them."""
+    """`auto` enables the [adapters](how-to/frameworks.md) of frameworks, `off` disables them."""
     attach: str = setting("OTEL_RL_ATTACH", TEXT)
     """`share` joins the [run that the program makes](wandb.md) in W&B; `hint` offers it."""
     log_level: str = setting("OTEL_RL_LOG_LEVEL", TEXT, "WARNING")

@@ -26,7 +26,8 @@ from tests.support.docs_examples import anchors, blocks, examples
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-GUIDES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+FOLDERS = (DOCS, DOCS / "tutorials", DOCS / "how-to", DOCS / "explanation")
+GUIDES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted(folder.glob("*.md")))]
 EXAMPLES = dict(examples(GUIDES))
 NO_WORKERS = {"trackers-0"}
 
@@ -39,7 +40,7 @@ def page(name: str) -> str:
 
 
 def topics() -> set[str]:
-    return {path.stem for path in DOCS.glob("*.md")} - {"README"}
+    return {path.stem for path in GUIDES} - {"README"}
 
 
 def test_help_lists_every_page_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,9 +53,8 @@ def test_help_lists_every_page_in_one_line(capsys: pytest.CaptureFixture[str]) -
 def test_every_page_is_in_the_wheel() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     included = build["targets"]["wheel"]["force-include"]
-    assert included == {
-        f"docs/{path.name}": f"otel_rl/docs/{path.name}" for path in DOCS.glob("*.md")
-    }
+    pages = [path.relative_to(ROOT).as_posix() for path in [*DOCS.glob("*.md"), *FOLDERS[1:]]]
+    assert included == {page: f"otel_rl/{page}" for page in pages}
 
 
 def messages(path: Path) -> Iterator[str]:
@@ -156,7 +156,7 @@ def test_every_relative_link_leads_somewhere() -> None:
     [("From a call to the socket", "worker"), ("From the socket to the tracker", "bridge")],
 )
 def test_the_way_of_a_value_is_told_by_files_that_are_there(heading: str, room: str) -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = page("explanation/architecture")
     section = text.split(f"### {heading}\n")[1].split("\n#")[0]
     files = re.findall(r"`([a-z_/]+\.py)`", section)
     assert len(files) > 5
@@ -279,20 +279,6 @@ def test_the_readme_says_the_same_with_log_and_with_otel(run_of_examples: Path) 
     assert losses("README-1") == losses("README-0")
 
 
-@pytest.mark.slow
-@pytest.mark.process
-def test_the_quickstart_makes_the_rows_that_it_shows(run_of_examples: Path) -> None:
-    rows = values(run_of_examples, "quickstart-0")
-    each = {
-        "trainer/loss",
-        "length",
-        "trainer/tokens/rate",
-        "trainer/iteration/duration",
-    }
-    assert [step for step, row in rows if each <= row.keys()] == list(range(1, 21))
-    assert {row["trainer/loss"] * step for step, row in rows if each <= row.keys()} == {1.0}
-
-
 _COMMENTED_KEY = re.compile(
     r"(?:# |, )((?:trainer|eval)/[\w/]+|loss)(?= at step|,|$)", re.MULTILINE
 )
@@ -354,7 +340,7 @@ def test_the_history_example_reads_a_run(run_of_examples: Path) -> None:
 
 def test_frameworks_are_tried_and_seen_as_the_lab_has_written() -> None:
     """The tests of ``tests/frameworks`` write the file, and fail if they see something else."""
-    page = (DOCS / "integrations.md").read_text()
+    page = (DOCS / "how-to" / "frameworks.md").read_text()
     lines = page.partition("| tried | seen |")[2].partition("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     shown = {name: {"tried": tried, "seen": seen} for name, _, _, tried, seen in cells}
@@ -367,7 +353,7 @@ def test_frameworks_are_tried_and_seen_as_the_lab_has_written() -> None:
 
 
 def test_the_oldest_frameworks_that_are_tried_are_those_of_the_lab() -> None:
-    page = (DOCS / "integrations.md").read_text()
+    page = (DOCS / "how-to" / "frameworks.md").read_text()
     shown = page.partition("Oldest tried: ")[2].partition(". ")[0].replace("\n", " ")
     bounds = (ROOT / "tests/lab/frameworks/oldest.in").read_text().partition("# Nothing")[0]
     wanted = dict(re.findall(r"^([\w-]+)>=(\S+)$", bounds, re.MULTILINE))
@@ -375,6 +361,6 @@ def test_the_oldest_frameworks_that_are_tried_are_those_of_the_lab() -> None:
 
 
 def test_wandb_is_tried_in_the_version_that_is_locked() -> None:
-    page = (DOCS / "integrations.md").read_text()
+    page = (DOCS / "how-to" / "frameworks.md").read_text()
     (version,) = re.findall(r"\| wandb (\d+\.\d+\.\d+) \|", page)
     assert f"\nwandb=={version} " in (ROOT / "tests/lab/frameworks/requirements.lock").read_text()

@@ -16,7 +16,7 @@ import pytest
 from otel_rl.bridge.counters import Counter, Gauge
 from otel_rl.bridge.tracker_keys import tracker_key
 from otel_rl.semconv import names
-from otel_rl.semconv.spec import Instrument, Reduction, described
+from otel_rl.semconv.spec import METRICS, Instrument, Reduction, described
 from tools.semconv import definition, generate, render
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -263,3 +263,22 @@ def test_the_wheel_ships_the_registry(tmp_path: Path) -> None:
     assert {
         path.relative_to(ROOT).as_posix() for path in generate.REGISTRY.glob("*.yaml")
     } <= shipped
+
+
+def test_the_metrics_to_watch_are_in_the_registry_and_have_the_keys_that_are_shown() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|", page, re.MULTILINE)
+    assert len(rows) >= 30
+    wrong = [(key, name) for key, name in rows if name not in METRICS or not _is_key(key, name)]
+    assert wrong == []
+
+
+_ROLES = ("trainer", "generator", "replay_buffer")
+
+
+def _is_key(key: str, name: str) -> bool:
+    """Whether a metric has this key, of any role or of the whole run, or one of its statistics."""
+    attributes = [("rl.phase", key.rpartition("/")[2])] if name == "rl.phase.duration" else []
+    keys = [tracker_key(role, name, attributes) for role in _ROLES]
+    keys += [of_role.replace("/trainer/", "/") for of_role in keys]
+    return any(f"{key}/".startswith(f"{one}/") for one in keys)

@@ -1,4 +1,4 @@
-"""Keeps what the tests with real frameworks have tried, for the table of docs/integrations.md.
+"""Keeps what the tests with real frameworks have tried, for the table of docs/how-to/frameworks.md.
 
 A test with the mark ``tried`` that passes must find its versions and its claim in ``tried.json``;
 with ``OTEL_RL_TRIED=write`` it writes them. The lab's run thus fails when a version changes.

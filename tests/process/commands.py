@@ -26,6 +26,7 @@ __all__ = [
     "TIMEOUT_S",
     "Finished",
     "Row",
+    "as_a_user",
     "clean_environment",
     "growing_lines",
     "jsonl_rows",
@@ -89,6 +90,14 @@ def clean_environment(home: Path, **extra: str) -> dict[str, str]:
         **_NO_ARCHIVE,
         **extra,
     }
+
+
+def as_a_user(home: Path, **extra: str) -> dict[str, str]:
+    """The environment of a fresh login, without anything that tests want: as the pages mean it."""
+    clean = clean_environment(home)
+    kept = {name: value for name, value in clean.items() if not name.startswith("OTEL_")}
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    return {**kept, **_PATIENT, "PATH": path, **extra}
 
 
 @dataclass(frozen=True)

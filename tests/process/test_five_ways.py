@@ -145,11 +145,11 @@ def test_the_four_that_report_are_one_role_and_agree(five: FiveWays, plain: list
     assert [loss for _, loss, _ in found] == pytest.approx([loss for _, loss, _ in plain])
 
 
-QUICKSTART = Path(__file__).parents[2] / "docs" / "quickstart.md"
-TABLE = re.findall(r"\| `(otel-rl run .+?)` \|$", QUICKSTART.read_text(), re.MULTILINE)
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "five-ways.md"
+TABLE = re.findall(r"\| `(otel-rl run .+?)` \|$", PAGE.read_text(), re.MULTILINE)
 (INSTALL, INSTRUMENTED), *_ = [
     lines
-    for block in blocks(QUICKSTART, "bash")
+    for block in blocks(PAGE, "bash")
     if "opentelemetry-instrument" in block and (lines := block.splitlines())
 ]
 
@@ -171,7 +171,7 @@ def shell(line: str, directory: Path) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", [line for line in TABLE if "--attach" not in line])
-def test_a_way_is_started_as_the_quickstart_prints_it(
+def test_a_way_is_started_as_the_page_prints_it(
     line: str, plain: list[Point], tmp_path: Path
 ) -> None:
     done = shell(line, tmp_path)
@@ -180,14 +180,14 @@ def test_a_way_is_started_as_the_quickstart_prints_it(
     assert "rows in wandb" in done.stderr
 
 
-def test_the_fifth_way_is_started_as_the_quickstart_prints_it(tmp_path: Path) -> None:
+def test_the_fifth_way_is_started_as_the_page_prints_it(tmp_path: Path) -> None:
     with serve(Sink()) as sink:
         done = shell(INSTRUMENTED.replace("http://bridge:4318", sink.url), tmp_path)
         assert done.returncode == 0, done.stderr
         assert [one.step for one in sink.measurements("loss")] == [*range(1, 51)]
 
 
-def test_the_fifth_way_is_of_the_package_that_the_quickstart_installs() -> None:
+def test_the_fifth_way_is_of_the_package_that_the_page_installs() -> None:
     package = INSTALL.removeprefix("pip install ").partition(" ")[0]
     commands = importlib.metadata.distribution(package).entry_points.select(group="console_scripts")
     assert "opentelemetry-instrument" in commands.names

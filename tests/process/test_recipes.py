@@ -1,4 +1,4 @@
-"""The recipes of docs/recipes.md, each as it stands there, with stand-ins for the launchers.
+"""The pages of docs/how-to about launchers, each as it stands there, with stand-ins for them.
 
 A stand-in starts processes with the variables that the real one gives them.
 """
@@ -22,7 +22,7 @@ from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.process
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 200
 
 TRAIN = """
@@ -73,11 +73,9 @@ sys.exit(max(process.wait() for process in started))
 """
 
 
-def recipe(heading: str, language: str = "sh") -> list[str]:
-    """The code blocks under a heading."""
-    found = re.search(rf"(?ms)^## {heading}\n(.*?)(?=^## |\Z)", PAGE.read_text())
-    assert found
-    return [block for block in blocks(PAGE, language) if block in found[1]]
+def recipe(page: str, language: str = "sh") -> list[str]:
+    """The code blocks of a page."""
+    return blocks(ROOT / "docs" / "how-to" / f"{page}.md", language)
 
 
 class Site:
@@ -101,7 +99,7 @@ class Site:
         self._environment = clean_environment(
             directory,
             PATH=f"{bin_}{os.pathsep}{os.environ['PATH']}",
-            PYTHONPATH=str(PAGE.parents[1]),
+            PYTHONPATH=str(ROOT),
             OTEL_RL_BRIDGE__TRACKER__NAME="jsonl",
             OTEL_RL_BRIDGE__TRACKER__DIRECTORY=str(directory),
             OTEL_RL_BRIDGE__ROWS__PER_WORKER="true",
@@ -142,21 +140,21 @@ def trainers(n: int) -> list[str]:
 
 
 def test_torchrun_on_one_machine(site: Site) -> None:
-    one, *_ = recipe("torchrun")
+    _, one, *_ = recipe("several-hosts")
     site.run((one, {"PROCESSES": "2"}))
     assert site.workers("grpo-7b", "1") == trainers(2)
 
 
 @pytest.mark.slow
 def test_torchrun_on_several_machines(site: Site) -> None:
-    _, first, other = recipe("torchrun")
+    _, _, first, other, _ = recipe("several-hosts")
     variables = {"PROCESSES": "4", "HEAD": "127.0.0.1"}
     site.run((first, variables), (other, variables))
     assert site.workers("grpo-7b", "1") == trainers(4)
 
 
 def test_slurm(site: Site) -> None:
-    (script,) = recipe("Slurm")
+    (script,) = recipe("slurm")
     job = {"SLURM_JOB_NAME": "grpo-7b", "SLURM_JOB_ID": "4711"}
     site.run((script, {**job, "PROCESSES": "3"}))
     assert site.workers("grpo-7b", "4711") == trainers(3)
@@ -164,7 +162,7 @@ def test_slurm(site: Site) -> None:
 
 @pytest.mark.slow
 def test_skypilot(site: Site) -> None:
-    (text,) = recipe("SkyPilot", "yaml")
+    (text,) = recipe("skypilot", "yaml")
     task = yaml.safe_load(text)
     variables = {
         "PROCESSES": "4",
@@ -178,7 +176,7 @@ def test_skypilot(site: Site) -> None:
 
 
 def test_ray_gives_its_processes_an_experiment_and_an_endpoint() -> None:
-    (command,) = recipe("Ray")
+    (command,) = recipe("ray")
     found = re.search(r"--runtime-env-json '(.*?)'", command, re.DOTALL)
     assert found
     variables = yaml.safe_load(found[1])["env_vars"]
@@ -188,10 +186,10 @@ def test_ray_gives_its_processes_an_experiment_and_an_endpoint() -> None:
 
 
 def test_a_pod_of_kubernetes_knows_its_experiment_and_the_agent_of_its_node() -> None:
-    (text,) = recipe("Kubernetes", "yaml")
+    (text,) = recipe("kubernetes", "yaml")
     variables = {entry["name"]: entry.get("value", "") for entry in yaml.safe_load(text)["env"]}
     who = identify(variables, launch=lambda: "", role="trainer")
     assert (who.experiment, who.trial) == ("grpo-7b", "1")
-    agent = (PAGE.parents[1] / "deploy" / "kubernetes" / "agent.yaml").read_text()
+    agent = (ROOT / "deploy" / "kubernetes" / "agent.yaml").read_text()
     address = variables["OTEL_EXPORTER_OTLP_ENDPOINT"].removeprefix("http://")
     assert f'OTEL_RL_AGENT_HTTP, value: "{address}"' in agent

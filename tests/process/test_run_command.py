@@ -801,7 +801,7 @@ def test_a_run_that_ends_with_no_metric_says_so_last(
     assert done.status == status
     last = done.err.splitlines()[-1]
     assert "e/default ended with no metric" in last, done.err
-    assert "`otel-rl help quickstart`" in last
+    assert "`otel-rl help troubleshooting`" in last
 
 
 MEASURED = """

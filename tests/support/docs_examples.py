@@ -1,17 +1,23 @@
-"""Runs the Python examples of a page as its readers do, each in a process of its own.
+"""Runs what a page shows as its readers do: its Python examples, or all of it, from top to bottom.
 
     otel-rl run ... -- python tests/support/docs_examples.py PAGE...
+
+A tutorial is followed by ``follow``: a code block with a title is a file, and a block ``console``
+has commands after ``$``, each with what it prints.
 
 An example reports as a trial that is named after it (``README-0``), so that what it brought into
 the run can be told. Processes are forked from one that has loaded the libraries: a fresh
 interpreter for each would take most of a second.
 """
 
+import json
 import os
 import re
 import runpy
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import opentelemetry.exporter.otlp.proto.http.metric_exporter
@@ -19,7 +25,7 @@ import opentelemetry.sdk.metrics
 
 import otel_rl.worker.session
 
-__all__ = ["anchors", "blocks", "examples"]
+__all__ = ["Said", "anchors", "blocks", "cells", "examples", "follow", "is_shown"]
 
 _LOADED = (opentelemetry.exporter.otlp, opentelemetry.sdk.metrics, otel_rl.worker.session)
 
@@ -35,6 +41,105 @@ def examples(pages: list[Path]) -> Iterator[tuple[str, str]]:
     for page in pages:
         for place, code in enumerate(blocks(page, "python")):
             yield f"{page.stem}-{place}", code
+
+
+_BLOCK = re.compile(
+    r'^```(?P<language>\w+)(?: title="(?P<file>[\w./-]+)")?\n(?P<text>.*?)^```$',
+    re.DOTALL | re.MULTILINE,
+)
+
+# What no two runs have in common: names of launches and runs, addresses, times, sizes, and the
+# figures of a training, which have a decimal point.
+_VARYING = [
+    (re.compile(pattern), word)
+    for pattern, word in (
+        (r"\b\d{8}-\d{6}(-\d+)?-\w{4,5}\b", "LAUNCH"),
+        (r"\b\d{8}_\d{6}\b", "TIME"),
+        (r"\b[a-z2-7]{16}\b", "RUN"),
+        (r"http://127\.0\.0\.1:\d+/?(\?token=[\w.-]+)?", "ADDRESS"),
+        (r"(grpc://)?127\.0\.0\.1:\d+", "ADDRESS"),
+        (r"\b\d+ (rows|snapshots)\b", r"N \1"),
+        (r"-?\b\d+(\.\d+)? ?(ms|s|min|h|kB|MB|x|%)(?=\W|$)", "AMOUNT"),
+        (r"-?\b\d+\.\d+(e-?\d+)?\b", "FIGURE"),
+        (r"\s+", " "),
+    )
+]
+
+
+_ON_A_SLOW_MACHINE = "otel-rl: writing the rest: "
+"""Begins a line that is printed only if the end takes a while."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A command of a page, what the page shows of it, and what it has printed."""
+
+    command: str
+    status: int
+    shown: str
+    printed: str
+
+
+def follow(page: Path, directory: Path, environment: Mapping[str, str]) -> Iterator[Said]:
+    """Do what a page says: write its files, run its commands, in the order of the page.
+
+    Args:
+        page: A tutorial. Blocks in other languages, without a title, are not run.
+        directory: An empty one; the page shows it as ``/home/you/`` and its own name.
+        environment: Of the commands.
+    """
+    for block in _BLOCK.finditer(page.read_text(encoding="utf-8")):
+        if block["file"]:
+            (directory / block["file"]).write_text(block["text"], encoding="utf-8")
+        elif block["language"] == "console":
+            for one in re.split(r"^\$ ", block["text"], flags=re.MULTILINE)[1:]:
+                command, _, shown = one.partition("\n")
+                done = subprocess.run(
+                    ["sh", "-c", command],
+                    cwd=directory,
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    timeout=1_000,  # a busy machine
+                    check=False,
+                )
+                printed = done.stdout.replace(str(directory), f"/home/you/{directory.name}")
+                yield Said(command, done.returncode, shown, printed)
+
+
+def cells(notebook: Path) -> list[Said]:
+    """The code of each cell of a notebook, with the text that the notebook shows below it."""
+    found = []
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            shown = "".join(line for output in cell["outputs"] for line in output["text"])
+            found.append(Said("".join(cell["source"]), 0, shown, ""))
+    return found
+
+
+def is_shown(said: Said) -> bool:
+    """Whether a command has printed what its page shows.
+
+    A line ``...`` of the page stands for any lines, and ``...`` within a line for anything.
+    """
+    lines = [re.escape(_constant(line)) for line in said.shown.splitlines()]
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == r"\.\.\." else line.replace(r"\.\.\.", ".*") + r"\n"
+        for line in lines
+    )
+    printed = "".join(
+        f"{_constant(line)}\n"
+        for line in said.printed.splitlines()
+        if not line.startswith(_ON_A_SLOW_MACHINE)
+    )
+    return re.fullmatch(pattern, printed) is not None
+
+
+def _constant(line: str) -> str:
+    for pattern, word in _VARYING:
+        line = pattern.sub(word, line)
+    return line.strip()
 
 
 def _start(name: str, code: str) -> int:

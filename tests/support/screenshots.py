@@ -4,6 +4,7 @@
 ``otel-rl report``. ``tests/process/test_view_demo.py`` makes both, and calls ``take``.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -12,9 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from otel_rl.run_id import run_id
 from tests.support.browser import Browser
 
-__all__ = ["served", "take"]
+__all__ = ["picture", "served", "take"]
+
+_IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 _PAGES = {"overview": "light", "timeline": "light", "workers": "dark"}
 
@@ -36,6 +40,24 @@ def served(data: Path, port: int = 0) -> Iterator[str]:
     finally:
         process.terminate()
         process.communicate(timeout=60)
+
+
+def picture(directory: Path, run: str, name: str) -> None:
+    """Write the picture of a tutorial's run, if ``OTEL_RL_PICTURES`` asks for pictures.
+
+    Args:
+        directory: In which its commands were run.
+        run: Its experiment and trial, with a slash.
+        name: Of the file in ``docs/images``.
+    """
+    if not os.environ.get("OTEL_RL_PICTURES"):
+        return
+    with served(directory / ".otel_rl") as url, Browser(directory / "profile") as browser:
+        browser.resize(1280, 1010)
+        browser.open(f"{url}#/run/{run_id(*run.split('/'))}/overview", "overview")
+        charts = "[...document.querySelectorAll('[data-panel]')].slice(0, 6)"
+        browser.wait(f"{charts}.length > 2 && {charts}.every((one) => one.data)")
+        browser.screenshot(_IMAGES / f"{name}.png")
 
 
 def take(browser: Browser, url: str, run: str, report: Path, into: Path) -> None:

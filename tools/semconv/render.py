@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from string import Template
 
-from otel_rl.semconv.spec import Instrument, Reduction, Tier
+from otel_rl.semconv.spec import Reduction, Tier
 from tools.semconv.definition import Attribute, Event, Member, Metric, Registry
 
 __all__ = ["constant", "data", "names", "page"]
@@ -36,12 +36,9 @@ _HOST = "host.name"  # of every metric of a host
 _EVENT_ID = "log.record.uid"  # of every event
 # The values of these are listed with their meaning elsewhere on the page.
 _LISTED = ("rl.phase", "rl.phase_class", "rl.worker.role")
-_DEFAULT_REDUCTION = {
-    Instrument.GAUGE: Reduction.MEAN,
-    Instrument.COUNTER: Reduction.SUM,
-    Instrument.UP_DOWN_COUNTER: Reduction.SUM,
-    Instrument.HISTOGRAM: Reduction.MEAN,
-}
+_METRICS = (
+    "| metric | instrument | unit | over workers | detail | meaning |\n|---|---|---|---|---|---|"
+)
 _QUANTILES = ("p50", "p90", "p99", "min", "max")
 
 
@@ -92,7 +89,7 @@ def page(registry: Registry, template: str) -> str:
         KeyError: The template names a placeholder that does not exist.
     """
     tables = {
-        f"metrics_{group}": _metric_list(
+        f"metrics_{group}": _metric_table(
             [
                 metric
                 for metric in registry.metrics
@@ -104,7 +101,7 @@ def page(registry: Registry, template: str) -> str:
         )
         for group in dict.fromkeys(metric.group for metric in registry.metrics)
     }
-    tables["metrics_upstream"] = _metric_list([m for m in registry.metrics if m.upstream])
+    tables["metrics_upstream"] = _metric_table([m for m in registry.metrics if m.upstream])
     tables["events"] = _event_list(registry.events)
     for placement in ("resource", "measurement", "scope", "event", "span"):
         tables[f"attributes_{placement}"] = _attribute_list(
@@ -193,27 +190,27 @@ def _sentences(brief: str, note: str) -> str:
     return f"{brief} {note}".strip()
 
 
-def _metric_list(metrics: Sequence[Metric]) -> str:
+def _metric_table(metrics: Sequence[Metric]) -> str:
     def reduced(metric: Metric) -> str:
         statistics = () if metric.statistics == _QUANTILES else metric.statistics
-        if not statistics and metric.reduction is _DEFAULT_REDUCTION[metric.instrument]:
-            return ""
-        return f": {', '.join((metric.reduction, *statistics))}"
+        each = ("each worker",) if metric.per_worker else ()
+        return ", ".join((metric.reduction, *statistics, *each))
 
-    def values(metric: Metric) -> str:
-        unit = "" if metric.unit == "1" else f", `{metric.unit}`"
-        parts = [f"{metric.instrument}{unit}{reduced(metric)}"]
-        parts += ["each worker"] if metric.per_worker else []
-        parts += [metric.tier] if metric.tier is not Tier.FULL else []
-        return "; ".join([*parts, *(f"{name}: {tier}" for name, tier in metric.tiers)])
+    def detail(metric: Metric) -> str:
+        return ", ".join([metric.tier, *(f"{name} {tier}" for name, tier in metric.tiers)])
 
-    def description(metric: Metric) -> str:
+    def meaning(metric: Metric) -> str:
         own = [key for key, _ in metric.attributes if key not in (*_DEVICE, _HOST)]
         by = f"By {_codes(own)}." if own else ""
         told = "" if metric.upstream else _sentences(metric.brief, metric.note)
-        return _sentences(told, by)
+        return _sentences(told, by).replace("|", "\\|")
 
-    return _list((f"`{metric.name}` ({values(metric)})", description(metric)) for metric in metrics)
+    rows = (
+        f"| `{one.name}` | {one.instrument} | `{one.unit}` | {reduced(one)} | {detail(one)} "
+        f"| {meaning(one)} |"
+        for one in metrics
+    )
+    return "\n".join((_METRICS, *rows))
 
 
 def _attribute_list(attributes: Sequence[Attribute]) -> str:

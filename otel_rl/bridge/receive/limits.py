@@ -23,13 +23,14 @@ class ReceiveSettings(Section):
 
     # Exporters send at most 4 MiB, gRPC's default.
     max_body_bytes: Size = Field(16 << 20, ge=1 << 10)
-    """Largest request, decompressed; 16 times as much is held of all requests together."""
+    """Size of the largest request, decompressed. Of all requests together, 16 times as much is
+    held."""
 
     max_connections: int = Field(1024, ge=1)
-    """Connections for each protocol."""
+    """Most connections for each of the two protocols."""
 
     default_experiment: str | None = Field(None, min_length=1)
-    """For data that names none. Unset: refused."""
+    """Experiment of data that names none. Unset: such data is refused."""
 
 
 class ReceiveLimits(ReceiveSettings):

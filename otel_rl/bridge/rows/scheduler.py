@@ -47,7 +47,7 @@ _data_log = logging.getLogger(messages.__name__)
 NO_METRIC_HINT: Final = (
     "Its workers reported liveness, but no metric. Did the program end before it logged, "
     "log to another library only, or log values that are no numbers? "
-    "See `otel-rl help quickstart`."
+    "See `otel-rl help troubleshooting`."
 )
 
 _NS_PER_S: Final = 1_000_000_000

@@ -16,33 +16,34 @@ class RowSettings(Section):
     """Rules that make rows of samples, as people set them."""
 
     window_s: Seconds = Field(default=5.0, gt=0, le=3600)
-    """Window of measurements without a step."""
+    """Length of the windows of measurements without a step."""
 
     start_wait_s: Seconds = Field(default=5.0, ge=0, le=3600)
-    """Wait of a role's first row for another worker, after the last one came; at most 6 times as
-    long in all, 12 times for announced workers."""
+    """Time that a role's first row waits for another worker after the last one came. In all it
+    waits at most 6 times as long, and 12 times for workers that were announced."""
 
     wait_s: Seconds = Field(default=15.0, gt=0, le=86400)
-    """Wait of an incomplete step or window after its newest sample."""
+    """Time that an incomplete step or window waits after its newest sample."""
 
     worker_timeout_s: Seconds = Field(default=15.0, gt=0, le=86400)
     """Time without an export until a worker counts as gone."""
 
     max_rows_per_minute: int = Field(default=0, ge=0)
-    """Rows of a run a minute; beyond, of every second step, then fourth, ... W&B advises 1000.
-    0: no bound."""
+    """Rows that a run gets in a minute. Beyond that only every second step has a row, then every
+    fourth, and so on. W&B advises 1000. 0: no bound."""
 
     per_worker: bool = False
-    """Also each worker's own series."""
+    """Whether each worker's own series are written, too."""
 
     max_series: int = Field(default=10_000, gt=0)
-    """Series per experiment, and workers that rows wait for; twice as many tracker keys."""
+    """Series of an experiment, and workers that rows wait for. There may be twice as many tracker
+    keys."""
 
     spans_horizon_s: Seconds = Field(default=60.0, ge=0, le=86400)
-    """Greatest age of analysed spans."""
+    """Age up to which spans are kept for the analysis of steps."""
 
     trace_url: str = ""
-    """URL of a trace: ``http://localhost:16686/trace/{trace_id}``."""
+    """URL under which a trace is shown: ``http://localhost:16686/trace/{trace_id}``."""
 
 
 class AlignSettings(RowSettings):

@@ -15,10 +15,13 @@ __all__ = ["add_parser"]
 
 _PACKAGE: Final = Path(otel_rl.__file__).parent
 
-_CONTENTS: Final = "README"
-"""Page with a line for each other page."""
+_CONTENTS: Final = "README.md"
+"""Page with a line for each other page, which is a topic named like its file."""
 
-_PAGE: Final = re.compile(r"- \[[^\]]+\]\((?P<topic>[\w-]+)\.md\): (?P<words>.+)")
+_PAGE: Final = re.compile(
+    r"- \[[^\]]+\]\((?P<path>(?:(?:tutorials|how-to|explanation)/)?(?P<topic>[\w-]+)\.md)\): "
+    r"(?P<words>.+)"
+)
 _HEADING: Final = re.compile(r"\*\*(?P<words>.+)\*\*")
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _COMMENT: Final = re.compile(r"<!-- [^\n]* -->\n+")
@@ -41,7 +44,8 @@ def _command(arguments: argparse.Namespace) -> int:
     if topic is None:
         print("\n".join(_list(directory)))
         return 0
-    topics = {path.stem for path in directory.glob("*.md")} - {_CONTENTS}
+    listed = (_PAGE.fullmatch(line) for line in _read(directory, _CONTENTS).splitlines())
+    topics = {page["topic"]: page["path"] for page in listed if page}
     if topic not in topics:
         near = get_close_matches(topic, topics, 1)
         meant = f"Did you mean {near[0]}? " if near else ""
@@ -50,7 +54,7 @@ def _command(arguments: argparse.Namespace) -> int:
             hint=f"{meant}`otel-rl help` lists the topics; `otel-rl COMMAND --help` explains a "
             "command.",
         )
-    pydoc.pager(_COMMENT.sub("", _read(directory, topic)).rstrip("\n"))
+    pydoc.pager(_COMMENT.sub("", _read(directory, topics[topic])).rstrip("\n"))
     return 0
 
 
@@ -61,7 +65,7 @@ def _directory() -> Path:
 
 
 def _read(directory: Path, name: str) -> str:
-    return (directory / f"{name}.md").read_text(encoding="utf-8")
+    return (directory / name).read_text(encoding="utf-8")
 
 
 def _list(directory: Path) -> Iterator[str]:

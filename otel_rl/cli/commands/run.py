@@ -98,7 +98,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--no-adapters",
         dest="adapters",
         action="store_false",
-        help="do not instrument the frameworks that CMD imports (`otel-rl help integrations`)",
+        help="do not instrument the frameworks that CMD imports (`otel-rl help frameworks`)",
     )
     parser.add_argument(
         "--no-live-line",
@@ -304,11 +304,11 @@ def _likely_cause(bridge: Bridge, status: int) -> str:
     if status:
         return (
             f"CMD failed with exit status {status} before it reported. See `otel-rl help "
-            "quickstart`."
+            "troubleshooting`."
         )
     return (
         "Does CMD record with OpenTelemetry or otel_rl.log, in a Python that has otel_rl "
-        "installed? See `otel-rl help quickstart`."
+        "installed? See `otel-rl help troubleshooting`."
     )
 
 

@@ -136,7 +136,7 @@
     useEffect(() => ready("waiting"), []);
     const links = (found?.runs ?? []).slice(0, 3).map((run) => html` <a key=${run.id} href=${`#/run/${run.id}/overview`}><bdi>${run.experiment}/${run.trial}</bdi></a>`);
     return html`<div class="card" id="waiting"><p><b>Nothing was reported to this run yet.</b></p>
-      <p class="quiet">This page shows it from its first report on. If none comes, otel-rl help quickstart has the causes. <a href="#/">All runs</a></p>
+      <p class="quiet">This page shows it from its first report on. If none comes, otel-rl help troubleshooting has the causes. <a href="#/">All runs</a></p>
       <p id="others">${links.length ? html`The last active runs:${links}` : null}</p></div>`;
   }
 

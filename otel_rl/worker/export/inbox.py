@@ -87,7 +87,7 @@ def with_inbox(
         say(
             f"this job is on several hosts. What this one reports is kept in {inbox.run}; "
             "`otel-rl replay --tracker NAME DIR DIR...` makes one run of these directories of all "
-            "hosts. `otel-rl help recipes` has the run live."
+            "hosts. `otel-rl help several-hosts` has the run live."
         )
     return _with(settings, inbox)
 

@@ -77,23 +77,24 @@ class WandbSettings:
     Attributes:
         mode: ``online``, ``offline``, ``keyed`` (online with a key), or ``auto``: ``WANDB_MODE``,
             else online with a key. ``{mode}`` is what the program names, else ``auto``.
-        project: Empty for ``WANDB_PROJECT``, else ``otel_rl``. ``{project}`` in it is what the
-            program names, else these.
-        entity: Empty for ``WANDB_ENTITY``, else the default entity of the key. ``{entity}`` as
-            ``{project}``.
-        name: Of each run. Empty for what the program names, else experiment and trial.
-        attach: Run to join, ``[[ENTITY/]PROJECT/]RUN_ID``, may hold ``{experiment}``, ``{trial}``.
-            ``{init}`` for the one that the program's ``wandb.init`` begins: rows wait for it.
-            Empty for ``WANDB_RUN_ID`` if ``WANDB_MODE`` is ``shared``.
-        base_url: Empty for ``WANDB_BASE_URL``, else that of ``wandb login``, else the public one.
-        init_timeout_s: Time to create or resume the run.
-        finish_timeout_s: Time to upload the rest when the run ends.
-        stall_timeout_s: Time without a new row until the run is reopened.
+        project: Project of the runs. Empty for ``WANDB_PROJECT``, else ``otel_rl``. ``{project}``
+            in it is what the program names, else these.
+        entity: Account or team of the runs. Empty for ``WANDB_ENTITY``, else the default entity of
+            the key. ``{entity}`` in it is what the program names, else these.
+        name: Name of each run. Empty for what the program names, else experiment and trial.
+        attach: Run to join, ``[[ENTITY/]PROJECT/]RUN_ID``, which may hold ``{experiment}`` and
+            ``{trial}``. ``{init}`` stands for the run that the program's ``wandb.init`` begins:
+            rows wait for it. Empty for ``WANDB_RUN_ID`` if ``WANDB_MODE`` is ``shared``.
+        base_url: Address of the server. Empty for ``WANDB_BASE_URL``, else that of ``wandb login``,
+            else the public one.
+        init_timeout_s: Seconds to create or resume the run.
+        finish_timeout_s: Seconds to upload the rest when the run ends.
+        stall_timeout_s: Seconds without a new row until the run is reopened.
         transmit_interval_s: Whole seconds between uploads; 0 for W&B's 15 s.
-        settle_s: After a crash, time of no change until an attached run is joined.
-        system_panels: GPUs and hosts in System panels.
-        attempt_axes: Charts of a run that went back have the axis ``step/attempt_<n>``, not
-            ``step``.
+        settle_s: Seconds without a change after a crash, until an attached run is joined.
+        system_panels: Whether GPUs and hosts are in System panels.
+        attempt_axes: Whether charts of a run that went back have the axis ``step/attempt_<n>``, and
+            not ``step``.
     """
 
     mode: str = "auto"

@@ -1,0 +1,72 @@
+"""The tutorials and how-to pages that need a real framework, followed from top to bottom."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.conftest import Runner
+from tests.process.commands import Row, as_a_user, jsonl_rows
+from tests.support.docs_examples import follow, is_shown
+from tests.support.screenshots import picture
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def pages(frameworks: Runner) -> Runner:
+    """A directory with ``python`` and ``otel-rl`` of the lab on the path."""
+    programs = frameworks.directory / "bin"
+    programs.mkdir()
+    for name, words in {"python": "", "otel-rl": "-m otel_rl"}.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec {frameworks.python} {words} "$@"\n')
+        (programs / name).chmod(0o755)
+    return frameworks
+
+
+def followed(page: str, pages: Runner) -> Path:
+    """The directory in which every command of a page has ended well, and printed what is shown."""
+    directory = pages.directory / Path(page).stem
+    directory.mkdir()
+    lab = pages.environment()
+    environment = as_a_user(directory) | {
+        name: lab[name] for name in lab if not name.startswith("OTEL_") and name != "HOME"
+    }
+    environment["PATH"] = f"{pages.directory / 'bin'}:{environment['PATH']}"
+    for said in follow(DOCS / page, directory, environment):
+        assert said.status == 0, f"{said.command}\n{said.printed}"
+        assert is_shown(said), f"{said.command}\n{said.printed}\nIS NOT\n{said.shown}"
+    return directory
+
+
+def column(rows: Sequence[Row], key: str) -> dict[int, float]:
+    return {row.step: row.values[key] for row in rows if key in row.values}
+
+
+def test_trl_on_a_laptop(pages: Runner) -> None:
+    directory = followed("tutorials/trl-on-a-laptop.md", pages)
+    rows = jsonl_rows(directory, "trl", "laptop")
+    rewards = column(rows, "reward")
+    assert [*rewards] == [*range(1, 41)]
+    assert rewards[40] > 2 * rewards[1]
+    for key in ("entropy", "completions/mean_length", "trainer/iteration/duration"):
+        assert [*column(rows, key)] == [*range(1, 41)], key
+    for phase in ("generate", "reward", "train"):
+        assert [*column(rows, f"phase/trainer/{phase}")] == [*range(1, 41)], phase
+    picture(directory, "trl/laptop", "trl")
+
+
+def test_asynchronous_rl_with_ray(pages: Runner) -> None:
+    directory = followed("tutorials/asynchronous-ray.md", pages)
+    rows = jsonl_rows(directory, "async", "ray")
+    assert [*column(rows, "trainer/reward/mean")] == [*range(1, 41)]
+    assert [*column(rows, "staleness")] == [*range(1, 41)]
+    assert column(rows, "replay_buffer/size")
+    assert column(rows, "generator/tokens/rate")
+    picture(directory, "async/ray", "asynchronous-ray")
+
+
+def test_stable_baselines3(pages: Runner) -> None:
+    directory = followed("how-to/stable-baselines3.md", pages)
+    rows = jsonl_rows(directory, "cartpole", "1")
+    assert [*column(rows, "rollout/ep_rew_mean")] == [64, 128, 192, 256]
