@@ -58,8 +58,8 @@ format: $(VENV)/.installed  ## let ruff rewrite what it can
 fuzz: $(VENV)/.installed  ## a million fuzzed requests (FUZZ_REQUESTS, FUZZ_SEED), figures in build/fuzz.json
 	@$(BIN)/python -m tests.fuzz
 
-mutants: $(VENV)/.installed  ## wrong lines in a copy of the source, which tests must notice (ARGS="-k reduce"), figures in build/mutants.json
-	@$(BIN)/python -m tests.mutants $(ARGS)
+mutants: $(VENV)/.installed  ## wrong lines in the pure core, which tests must notice (ARGS="otel_rl.bridge.rows.reduce*"), figures in build/mutants.json
+	@$(BIN)/python -m tools.mutants $(ARGS)
 
 tenants: $(VENV)/.installed  ## attacks beside a victim that sends once a second (ARGS="gzip_members"), figures in build/tenants.json
 	@$(BIN)/python -m tests.tenants $(ARGS)
@@ -141,4 +141,4 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	@touch $(VENV)/.demo $@
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) build dist wandb .otel_rl .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist mutants wandb .otel_rl .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,7 +19,7 @@ from otel_rl.bridge.journal.places import open_journal
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.records import Batch, ExperimentKey, Signal
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 KEY = ExperimentKey("bench")
 SIZES = (4 << 10, 64 << 10)

@@ -33,7 +33,7 @@ from otel_rl import lineage
 from otel_rl.semconv import names
 from otel_rl.worker import session
 from otel_rl.worker.api.phase_spans import SCOPE_NAME as PHASES_SCOPE
-from tests.otlp_sink import Sink, pairs, serve
+from tests.support.otlp_sink import Sink, pairs, serve
 
 GOAL_PERCENT = 1.0
 STEP_US = 1e6

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.leftovers import State, begin_anew, forget_the_launch
-from tests.marks import ProcessMark
-from tests.postgres import PostgresServer
-from tests.slow import draw_few
-from tests.strays import processes_with
+from tests.support.leftovers import State, begin_anew, forget_the_launch
+from tests.support.marks import ProcessMark
+from tests.support.postgres import PostgresServer
+from tests.support.slow import draw_few
+from tests.support.strays import processes_with
 
 # How long an example takes says what else runs on the machine, and how many had to be thrown away
 # is luck; neither says that the code is wrong. A test that suppresses others has to repeat these.

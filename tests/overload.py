@@ -40,8 +40,8 @@ from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.gauges import GaugeEncoder, Measured, Stream
 from otel_rl.worker.otlp.requests import Intervals, RequestPacker, encode_resource
-from tests.ports import free_ports
 from tests.process.commands import OTEL_RL, clean_environment
+from tests.support.ports import free_ports
 from tests.tenants.sending import Address
 from tests.tenants.victim import Bystander
 

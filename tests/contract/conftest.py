@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wandb_server import WandbServer
+from tests.support.wandb_server import WandbServer
 
 
 @pytest.fixture

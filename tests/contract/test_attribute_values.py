@@ -16,7 +16,14 @@ from otel_rl.bridge.receive.signal_specs import ExportRequest
 from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.records import Signal
 from tests.dialects.record import as_otlp
-from tests.otlp_requests import event, gauge, logs_request, metrics_request, point, trace_request
+from tests.support.otlp_requests import (
+    event,
+    gauge,
+    logs_request,
+    metrics_request,
+    point,
+    trace_request,
+)
 
 
 def array(*values: AnyValue) -> AnyValue:

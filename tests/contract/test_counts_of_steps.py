@@ -24,8 +24,8 @@ from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
-from tests.kept import revived
 from tests.support.doors import Program, Request, stock_requests
+from tests.support.kept import revived
 
 S: Final = 1_000_000_000
 T0: Final = 1_700_000_000 * S

@@ -5,7 +5,6 @@ import ast
 import json
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -21,8 +20,8 @@ from otel_rl.run_id import run_id
 from otel_rl.semconv.names import PHASES
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.settings import TABLE
-from tests.docs_examples import anchors, blocks, examples
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
+from tests.support.docs_examples import anchors, blocks, examples
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -37,20 +36,7 @@ def page(name: str) -> str:
     return (DOCS / f"{name}.md").read_text(encoding="utf-8")
 
 
-# Tables
-
-
-@pytest.mark.process
-def test_generated_tables_are_up_to_date() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "docs.generate", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+# Lists
 
 
 def topics() -> set[str]:
@@ -177,16 +163,6 @@ def test_the_way_of_a_value_is_told_by_files_that_are_there(heading: str, room: 
     assert [file for file in files if not (ROOT / "otel_rl" / room / file).is_file()] == []
 
 
-# Changelog
-
-
-def test_every_fragment_is_of_a_kind_that_towncrier_knows() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
-    kinds = "|".join(kind["directory"] for kind in settings["type"])
-    names = [path.name for path in (ROOT / settings["directory"]).glob("*.md")]
-    assert [name for name in names if not re.fullmatch(rf"\d+\.({kinds})(\.\d+)?\.md", name)] == []
-
-
 # Shell and TOML
 
 
@@ -258,7 +234,7 @@ def test_toml_examples_are_settings(tmp_path: Path) -> None:
 def run_of_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of one bridge under which every example has run."""
     directory = tmp_path_factory.mktemp("examples")
-    script = ROOT / "tests" / "docs_examples.py"
+    script = ROOT / "tests" / "support" / "docs_examples.py"
     command = ["run", "--tracker", "jsonl", "--experiment", "grpo-7b", "--role", "trainer", "--"]
     done = otel_rl(
         *command,

@@ -16,8 +16,8 @@ from otel_rl.bridge.delivery.wandb.growing_tables import (
 from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import ExperimentKey, Row, Table
 from otel_rl.run_id import run_id
-from tests.wandb_offline import read_offline_run, run_directories
-from tests.wandb_server import WandbServer
+from tests.support.wandb_offline import read_offline_run, run_directories
+from tests.support.wandb_server import WandbServer
 
 pytestmark = pytest.mark.usefixtures("no_login")
 

@@ -21,9 +21,9 @@ from opentelemetry.sdk.resources import Resource
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
-from tests import waiting
-from tests.http2 import EXPORT, RawClient
-from tests.otlp_requests import Receiver, grpc_receiver, metrics_request
+from tests.support import waiting
+from tests.support.http2 import EXPORT, RawClient
+from tests.support.otlp_requests import Receiver, grpc_receiver, metrics_request
 
 wait_until = partial(waiting.wait_until, timeout_s=60)
 TIMEOUT_S = 60

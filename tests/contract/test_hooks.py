@@ -85,8 +85,10 @@ class Module:
                 yield from self._called(node)
 
     def _attribute(self, node: ast.Attribute) -> Iterator[str]:
+        if not is_private(node.attr):
+            return
         text, of = ast.unparse(node), ast.unparse(node.value)
-        if not is_private(node.attr) or of in ("self", "cls", "super()") or text in DOCUMENTED:
+        if of in ("self", "cls", "super()") or text in DOCUMENTED:
             return
         if _root(node) in self.foreign or node.attr not in self.own:
             yield f"reads {text}"

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from tests import waiting
-from tests.otlp_requests import Receiver, http_receiver, metrics_request
+from tests.support import waiting
+from tests.support.otlp_requests import Receiver, http_receiver, metrics_request
 
 wait_until = partial(waiting.wait_until, timeout_s=60)
 GAUGE = metrics_request().SerializeToString()

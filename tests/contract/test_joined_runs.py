@@ -33,8 +33,8 @@ from otel_rl.records import (
     Value,
 )
 from otel_rl.run_id import run_id
-from tests import waiting
-from tests.wandb_server import Run, WandbServer
+from tests.support import waiting
+from tests.support.wandb_server import Run, WandbServer
 
 pytestmark = pytest.mark.process
 

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.installations import ROOT, required
+from tests.support.installations import ROOT, required
 
 _ENTRY = re.compile(r"^([\w.-]+)==(\S+)((?:.*\\\n +--hash=\S+)+)", re.MULTILINE)
 _BUILD = {"hatchling", "editables"}

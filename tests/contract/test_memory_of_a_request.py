@@ -14,7 +14,7 @@ MOST_MIB = 200
 SEND = """
 import sys
 import httpx
-from tests.otlp_requests import delimited, http_receiver, metrics_request
+from tests.support.otlp_requests import delimited, http_receiver, metrics_request
 path, n, resource = sys.argv[1], int(sys.argv[2]), {!r}
 payload = bytes.fromhex(sys.argv[3]) * n
 for tag in bytes.fromhex(sys.argv[4]):

@@ -18,8 +18,8 @@ from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
-from tests.slow import slow_after
-from tests.wandb_offline import read_offline_run, run_directories
+from tests.support.slow import slow_after
+from tests.support.wandb_offline import read_offline_run, run_directories
 
 pytestmark = pytest.mark.process
 

@@ -8,7 +8,7 @@ import pytest
 from otel_rl.bridge.config import ListenSettings
 from otel_rl.setting_types import Address
 from tests.deploy.alerts import alerts
-from tests.docs_examples import anchors
+from tests.support.docs_examples import anchors
 
 ROOT = Path(__file__).parents[2]
 

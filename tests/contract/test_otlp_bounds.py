@@ -29,8 +29,8 @@ from otel_rl.bridge.counters import Counter, Counters, Outcome
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline
 from otel_rl.bridge.receive.server import HttpServer
-from tests import plain_http, waiting
-from tests.otlp_requests import (
+from tests.support import plain_http, waiting
+from tests.support.otlp_requests import (
     Journal,
     Receiver,
     gauge,
@@ -40,7 +40,7 @@ from tests.otlp_requests import (
     metrics_request,
     point,
 )
-from tests.tls_files import tls_files, tls_settings
+from tests.support.tls_files import tls_files, tls_settings
 
 wait_until = partial(waiting.wait_until, timeout_s=60)
 PROTOBUF = {"content-type": "application/x-protobuf"}

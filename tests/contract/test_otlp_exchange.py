@@ -36,8 +36,8 @@ from otel_rl.errors import (
     SlowSender,
 )
 from otel_rl.signals import Signal
-from tests.otlp_door import PROTOCOLS, Door, Refused, door_of
-from tests.otlp_requests import (
+from tests.support.otlp_door import PROTOCOLS, Door, Refused, door_of
+from tests.support.otlp_requests import (
     event,
     every_event,
     gauge,

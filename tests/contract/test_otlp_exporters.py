@@ -38,8 +38,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rl.errors import JournalClosed, JournalFull, MalformedRequest, RequestTooLarge
 from otel_rl.records import Batch, Signal
-from tests.otlp_requests import Receiver, grpc_receiver, http_receiver
-from tests.slow import slow_after
+from tests.support.otlp_requests import Receiver, grpc_receiver, http_receiver
+from tests.support.slow import slow_after
 
 RESOURCE = Resource({"rl.experiment.name": "x"})
 PROTOCOLS = ["http", "grpc"]

@@ -14,7 +14,7 @@ from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.errors import (
     ConfigError,
 )
-from tests.otlp_requests import (
+from tests.support.otlp_requests import (
     Journal,
     Receiver,
     grpc_receiver,

@@ -18,8 +18,8 @@ from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.run_id import run_id
 from otel_rl.signals import Signal
-from tests import plain_http
-from tests.otlp_requests import (
+from tests.support import plain_http
+from tests.support.otlp_requests import (
     Attributes,
     Receiver,
     event,
@@ -31,7 +31,7 @@ from tests.otlp_requests import (
     point,
     trace_request,
 )
-from tests.slow import examples
+from tests.support.slow import examples
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 

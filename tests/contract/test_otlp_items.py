@@ -15,8 +15,8 @@ from otel_rl.bridge.receive.answers import (
     UNFORESEEN,
 )
 from otel_rl.errors import JournalFull, MalformedRequest, RequestTooLarge, Unauthenticated
-from tests import plain_http
-from tests.otlp_requests import grpc_receiver, http_receiver, metrics_request
+from tests.support import plain_http
+from tests.support.otlp_requests import grpc_receiver, http_receiver, metrics_request
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

@@ -20,9 +20,9 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
 from otel_rl.signals import Signal
-from tests import plain_http
-from tests.otlp_door import PROTOCOLS, Door, Refused, door_of
-from tests.otlp_requests import (
+from tests.support import plain_http
+from tests.support.otlp_door import PROTOCOLS, Door, Refused, door_of
+from tests.support.otlp_requests import (
     Attributes,
     Receiver,
     delimited,
@@ -32,10 +32,8 @@ from tests.otlp_requests import (
     logs_request,
 )
 
-PROTOBUF = {"content-type": "application/x-protobuf"}
 JSON = {"content-type": "application/json"}
 PATH = "/v1/logs"
-EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 TOKEN = "team-" + "a" * 32
 AUTH = AuthSettings(
     tokens=(
@@ -105,14 +103,6 @@ END = {
 
 
 # What is taken
-
-
-def test_02_json_is_answered_by_an_empty_object(http: Receiver) -> None:
-    http.journal.take()
-    answer = post_json(http, END)
-    assert (answer.status_code, answer.content) == (200, b"{}")
-    assert answer.headers["content-type"] == "application/json"
-    assert [record.event_name for record in stored(http)] == ["rl.worker.end"]
 
 
 def test_30_every_event_is_stored_as_sent(door: Door) -> None:
@@ -226,23 +216,6 @@ def test_26_64_bit_integers_are_strings_or_numbers(http: Receiver) -> None:
         assert record.body.kvlist_value.values[0].value.int_value == 7
 
 
-def test_27_enums_are_numbers_and_unknown_and_snake_case_keys_are_ignored(http: Receiver) -> None:
-    for severity in (9, "SEVERITY_NUMBER_INFO"):
-        http.journal.take()
-        record = {**END, "severityNumber": severity, "event_name": "another", "invented": [{}]}
-        assert post_json(http, record).content == b"{}"
-        (kept,) = stored(http)
-        assert (kept.event_name, kept.severity_number) == ("rl.worker.end", 9)
-
-
-def test_28_nan_is_a_string(http: Receiver) -> None:
-    value = {"key": "reward", "value": {"doubleValue": "NaN"}}
-    body = {"kvlistValue": {"values": [value]}}
-    assert post_json(http, {"eventName": "rl.rollout.sample", "body": body}).content == b"{}"
-    value["value"] = {"doubleValue": float("nan")}
-    assert post_json(http, {"eventName": "rl.rollout.sample", "body": body}).status_code == 400
-
-
 @pytest.mark.parametrize("depth", [20, 50, 1000])
 def test_29_deep_nesting_never_fails_the_server(door: Door, depth: int) -> None:
     # In bytes, because protobuf builds no message that it would not parse.
@@ -263,11 +236,3 @@ def test_29_deep_nesting_never_fails_the_server(door: Door, depth: int) -> None:
     else:
         assert answer.partial_success.rejected_log_records == 1
         assert "is nested deeper than 16 levels" in answer.partial_success.error_message
-
-
-def test_29_deep_nesting_in_json_never_fails_the_server(http: Receiver) -> None:
-    for depth in (20, 50, 1000, 100_000):
-        value = b'{"kvlistValue":{"values":[{"key":"k","value":' * depth + b"{}" + b"}]}}" * depth
-        body = b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":%b}]}]}]}' % value
-        answer = plain_http.post(http.url + PATH, content=body, headers=JSON, timeout=60)
-        assert answer.status_code in (200, 400, 413)

@@ -9,7 +9,7 @@ import pytest
 
 from bench.sparse_worker import Instruments, Worker
 from otel_rl.bridge.receive.protocol import BoundedProtocol
-from tests.otlp_requests import http_receiver
+from tests.support.otlp_requests import http_receiver
 
 WORKERS, PACE_S = 24, 0.6
 HEAD = (

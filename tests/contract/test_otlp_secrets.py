@@ -14,11 +14,11 @@ from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.delivery.tracker import backend
 from otel_rl.cli.main import main
 from otel_rl.errors import ConfigError
-from tests.leftovers import process_of_a_command
-from tests.otlp_requests import metrics_request
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl
-from tests.strays import processes_with
-from tests.tls_files import tls_files
+from tests.support.leftovers import process_of_a_command
+from tests.support.otlp_requests import metrics_request
+from tests.support.strays import processes_with
+from tests.support.tls_files import tls_files
 
 TOKEN = "token-" + "5ec2e7" * 6
 STRANGE = "strange-" + "0b5e55ed" * 4

@@ -34,16 +34,16 @@ from otel_rl.errors import ConfigError
 from otel_rl.worker.export.sender import open_transport
 from otel_rl.worker.export.transport import Outcome
 from otel_rl.worker.settings import SignalSettings, read_settings
-from tests import plain_http
-from tests.otlp_requests import (
+from tests.process.commands import clean_environment
+from tests.support import plain_http
+from tests.support.otlp_requests import (
     Receiver,
     grpc_receiver,
     http_receiver,
     metrics_request,
     trace_request,
 )
-from tests.process.commands import clean_environment
-from tests.tls_files import tls_files, tls_settings
+from tests.support.tls_files import tls_files, tls_settings
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"

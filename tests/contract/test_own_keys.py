@@ -26,10 +26,10 @@ from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.semconv.spec import Tier
 from otel_rl.view.pages import Pages, Question
 from tests.contract.test_stock_sdk_numbers import T0, S, StockWorker
-from tests.kept import revived
-from tests.otlp_requests import Attributes, gauge, key_values, metrics_request, point
-from tests.view_runs import GRPO, KEYS, LookedAt, write_run
-from tests.wandb_offline import OfflineRun, read_offline_run, run_directories
+from tests.support.kept import revived
+from tests.support.otlp_requests import Attributes, gauge, key_values, metrics_request, point
+from tests.support.view_runs import GRPO, KEYS, LookedAt, write_run
+from tests.support.wandb_offline import OfflineRun, read_offline_run, run_directories
 
 KEY = ExperimentKey("grpo")
 

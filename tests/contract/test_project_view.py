@@ -13,7 +13,7 @@ from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import ExperimentKey, KeySpec, Row
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names
-from tests.wandb_server import WandbServer
+from tests.support.wandb_server import WandbServer
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
 

@@ -10,9 +10,9 @@ from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, ExperimentKey, Row, Table, Value
 from otel_rl.run_id import run_id
-from tests import waiting
-from tests.wandb_offline import read_offline_run, run_directories
-from tests.wandb_server import WandbServer
+from tests.support import waiting
+from tests.support.wandb_offline import read_offline_run, run_directories
+from tests.support.wandb_server import WandbServer
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
 

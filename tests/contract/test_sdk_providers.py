@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, Tracer, T
 
 import otel_rl
 from otel_rl.worker import plugins, session
-from tests.leftovers import own_instruments
-from tests.otlp_sink import Sink, serve, sums
+from tests.support.leftovers import own_instruments
+from tests.support.otlp_sink import Sink, serve, sums
 
 KINDS: dict[str, type] = {
     "MeterProvider": MeterProvider,

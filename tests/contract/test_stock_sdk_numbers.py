@@ -43,7 +43,7 @@ from otel_rl.bridge.rows.messages import DROPPED, FOLDED, OVERFLOWED, SHARED
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
-from tests.kept import revived
+from tests.support.kept import revived
 
 KEY = ExperimentKey("exp")
 S = 1_000_000_000

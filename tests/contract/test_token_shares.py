@@ -12,9 +12,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
-from tests import plain_http
-from tests.http2 import EXPORT
-from tests.otlp_requests import grpc_receiver, http_receiver, metrics_request
+from tests.support import plain_http
+from tests.support.http2 import EXPORT
+from tests.support.otlp_requests import grpc_receiver, http_receiver, metrics_request
 
 TOKENS = {name: f"token-of-{name}-sixteen-characters" for name in ("greedy", "victim")}
 AUTH = AuthSettings(

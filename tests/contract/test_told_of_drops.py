@@ -21,9 +21,9 @@ from otel_rl.bridge.counters import Counter, SampleDrop, ValueFold
 from otel_rl.bridge.rows.messages import DROPPED, FOLDED
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.run_id import run_id
-from tests import plain_http
-from tests.otlp_requests import gauge, key_values, metrics_request, point
-from tests.waiting import wait_until
+from tests.support import plain_http
+from tests.support.otlp_requests import gauge, key_values, metrics_request, point
+from tests.support.waiting import wait_until
 
 MAX_SERIES = 5
 MAX_METRIC_KEYS = AlignSettings().max_metric_keys

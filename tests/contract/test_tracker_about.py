@@ -14,9 +14,9 @@ from otel_rl.errors import TrackerRejected
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, KeySpec, Row, Table
 from otel_rl.run_id import run_id
 from otel_rl.semconv.spec import Tier
+from tests.support.wandb_offline import read_offline_run, run_directories
+from tests.support.wandb_server import Run, WandbServer
 from tests.trackers.places import trackio_logs, trackio_query
-from tests.wandb_offline import read_offline_run, run_directories
-from tests.wandb_server import Run, WandbServer
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
 

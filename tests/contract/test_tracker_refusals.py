@@ -15,8 +15,8 @@ from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.errors import TrackerError, TrackerRejected, TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
-from tests.ports import free_ports
-from tests.slow import slow_after
+from tests.support.ports import free_ports
+from tests.support.slow import slow_after
 from tests.trackers.programs import MlflowServer, TrackioServer
 
 pytestmark = pytest.mark.process

@@ -20,8 +20,10 @@ from otel_rl.bridge.rows.messages import Finding
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
-from tests import waiting
-from tests.slow import slow_after
+from tests.support import waiting
+from tests.support.slow import slow_after
+from tests.support.wandb_offline import read_offline_run, run_directories
+from tests.support.wandb_server import WandbServer
 from tests.trackers.example import install_example, read_example
 from tests.trackers.places import (
     Place,
@@ -33,8 +35,6 @@ from tests.trackers.places import (
     trackio_query,
 )
 from tests.trackers.programs import MlflowServer, TrackioServer
-from tests.wandb_offline import read_offline_run, run_directories
-from tests.wandb_server import WandbServer
 
 pytestmark = pytest.mark.process
 

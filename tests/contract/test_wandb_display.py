@@ -12,8 +12,8 @@ from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import Attempt, Description, ExperimentKey, KeySpec, Row
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names
-from tests.wandb_offline import read_offline_run, run_directories
-from tests.wandb_server import WandbServer
+from tests.support.wandb_offline import read_offline_run, run_directories
+from tests.support.wandb_server import WandbServer
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
 

@@ -10,8 +10,8 @@ from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.records import Description, ExperimentKey, Row
 from otel_rl.run_id import run_id
-from tests.waiting import wait_until
-from tests.wandb_server import WandbServer
+from tests.support.waiting import wait_until
+from tests.support.wandb_server import WandbServer
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
 

@@ -10,8 +10,8 @@ from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import Description, ExperimentKey, Provenance, Row
 from otel_rl.run_id import run_id
-from tests.wandb_offline import run_directories
-from tests.wandb_server import WandbServer
+from tests.support.wandb_offline import run_directories
+from tests.support.wandb_server import WandbServer
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
 

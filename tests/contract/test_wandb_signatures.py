@@ -6,7 +6,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 import otel_rl.integrations.wandb as drop_in
-from tests.wandb_signatures import differences
+from tests.support.wandb_signatures import differences
 
 ROOT = Path(__file__).parents[2]
 

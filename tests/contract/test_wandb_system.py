@@ -13,8 +13,8 @@ from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels, native
 from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import Description, Device, ExperimentKey, Row
 from otel_rl.run_id import run_id
-from tests.wandb_offline import read_offline_run, run_directories
-from tests.wandb_server import WandbServer
+from tests.support.wandb_offline import read_offline_run, run_directories
+from tests.support.wandb_server import WandbServer
 
 pytestmark = pytest.mark.usefixtures("no_login")
 

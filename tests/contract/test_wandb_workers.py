@@ -11,8 +11,8 @@ import pytest
 
 from otel_rl.errors import ConfigError
 from otel_rl.integrations.wandb_run.system import SystemMetrics, join
-from tests.waiting import wait_until
-from tests.wandb_server import WandbServer
+from tests.support.waiting import wait_until
+from tests.support.wandb_server import WandbServer
 
 TIMEOUT_S = 90.0
 SHARED = {"mode": "shared", "system_metrics": {"enabled": True, "roles": ["trainer"]}}

@@ -19,9 +19,9 @@ from otel_rl.bridge.delivery.writer import WriterInBridge
 from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
-from tests import waiting
 from tests.contract.test_trackers import read_jsonl, rows
-from tests.slow import slow_after
+from tests.support import waiting
+from tests.support.slow import slow_after
 from tests.trackers.places import read_tensorboard
 from tests.unit.bridge.delivery.bench import Bench
 

@@ -17,7 +17,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from tests.otlp_sink import Sink, serve
+from tests.support.otlp_sink import Sink, serve
 
 _IDS = frozenset({"traceId", "spanId", "parentSpanId"})
 """In hexadecimal digits in OTLP, unlike other bytes."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests import plain_http
 from tests.dialects.replay import requests
 from tests.lab.running import Bridge
 from tests.process.commands import Row, jsonl_rows, otel_rl
+from tests.support import plain_http
 
 pytestmark = pytest.mark.process
 

@@ -25,7 +25,7 @@ from otel_rl.errors import JournalError
 from tests.disk.model import RUNS, Content, content_of
 from tests.disk.power_failure import Life
 from tests.disk.recorder import Recorder, compiler
-from tests.slow import examples
+from tests.support.slow import examples
 
 pytestmark = [
     pytest.mark.process,

@@ -23,7 +23,7 @@ from tests.disk.model import RUNS, key
 from tests.disk.power_failure import Life
 from tests.disk.recorder import Recorder, compiler
 from tests.simulation import otlp
-from tests.slow import examples
+from tests.support.slow import examples
 
 pytestmark = [
     pytest.mark.process,

@@ -4,7 +4,7 @@ FAULT_RUNS    how many (default 200)
 FAULT_FIRST   the first seed (default 1)
 FAULT_SEED    this one alone, with its timeline
 FAULT_JOBS    how many at a time (default: one more than cores)
-FAULT_MUTANT  a safety layer to take out, such as layers.trusted_cursor, see ``tests/mutants``
+FAULT_WITHOUT a safety layer to take out, such as trusted_cursor, see ``tests/layers``
 
 FAULT_KILLS   how many of a bridge, its writers and real servers of MLflow and Trackio (default 200)
 
@@ -35,7 +35,7 @@ from tests.faults.scarce import SCARCE
 from tests.faults.scenario import STOP_TIMEOUT_S
 
 _REPORT = Path("build/faults.json")
-_MUTANT_STOP_TIMEOUT_S = 10.0  # some never come to an end
+_WITHOUT_STOP_TIMEOUT_S = 10.0  # some never come to an end
 
 
 def main() -> int:
@@ -44,7 +44,7 @@ def main() -> int:
     first = int(alone or os.environ.get("FAULT_FIRST") or 1)
     runs = 1 if alone else int(os.environ.get("FAULT_RUNS") or 200)
     jobs = min(runs, int(os.environ.get("FAULT_JOBS") or (os.cpu_count() or 1) + 1))
-    mutant = os.environ.get("FAULT_MUTANT", "")
+    without = os.environ.get("FAULT_WITHOUT", "")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     begin = time.monotonic()
@@ -54,21 +54,23 @@ def main() -> int:
         Crew(Path(scratch), jobs) as crew,
         _one_by_one() as others,
     ):
-        timeout_s = _MUTANT_STOP_TIMEOUT_S if mutant else STOP_TIMEOUT_S
+        timeout_s = _WITHOUT_STOP_TIMEOUT_S if without else STOP_TIMEOUT_S
         stories = (
             []
-            if alone or mutant
+            if alone or without
             else [
                 others.submit(run_story, tracker, kind, Path(tempfile.mkdtemp(dir=scratch)))
                 for tracker in TRACKERS
                 for kind in SCARCE
             ]
         )
-        kills = 0 if alone or mutant else int(os.environ.get("FAULT_KILLS") or 200)
+        kills = 0 if alone or without else int(os.environ.get("FAULT_KILLS") or 200)
         real = kills and others.submit(
             run_real_servers, Path(tempfile.mkdtemp(dir=scratch)), kills=kills, seed=first
         )
-        begun = [crew.run(first + n, mutant=mutant, stop_timeout_s=timeout_s) for n in range(runs)]
+        begun = [
+            crew.run(first + n, without=without, stop_timeout_s=timeout_s) for n in range(runs)
+        ]
         for future in as_completed(begun):
             outcome = future.result()
             outcomes.append(outcome)

@@ -10,9 +10,8 @@ from typing import Self
 
 from tests.faults.outcome import Outcome
 from tests.faults.scenario import STOP_TIMEOUT_S, run_scenario
-from tests.mutants.table import load
-from tests.mutants.tree import Tree, files_of_checkout
-from tests.wandb_server import WandbServer
+from tests.layers.bridges import BridgeWithout, load
+from tests.support.wandb_server import WandbServer
 
 __all__ = ["Crew"]
 
@@ -46,7 +45,7 @@ class Crew:
         self,
         seed: int,
         *,
-        mutant: str = "",
+        without: str = "",
         is_aimed: bool = False,
         stop_timeout_s: float = STOP_TIMEOUT_S,
     ) -> "Future[Outcome]":
@@ -54,23 +53,22 @@ class Crew:
 
         Args:
             seed: Of everything that is random.
-            mutant: Of the bridge, from the table in ``tests/mutants``; empty for none.
+            without: A layer of the bridge's safety, see ``tests/layers``; empty for none.
             is_aimed: Whether faults strike where layers of safety act, instead of at random.
             stop_timeout_s: How long the bridge may deliver rows when it is told to end.
         """
-        tree = self._tree(mutant) if mutant else None
-        words = [mutant, str(seed), "aimed" if is_aimed else ""]
+        tree = self._tree(without) if without else None
+        words = [without, str(seed), "aimed" if is_aimed else ""]
         scenario = partial(
             run_scenario, seed, tree=tree, is_aimed=is_aimed, stop_timeout_s=stop_timeout_s
         )
         return self._threads.submit(self._run, "-".join(filter(None, words)), scenario)
 
-    def _tree(self, mutant: str) -> Path:
-        if mutant not in self._trees:
-            tree = self._stack.enter_context(Tree(files_of_checkout()))
-            self._stack.enter_context(tree.applied(load()[mutant]))
-            self._trees[mutant] = tree.path
-        return self._trees[mutant]
+    def _tree(self, layer: str) -> Path:
+        if layer not in self._trees:
+            tree = self._stack.enter_context(BridgeWithout(load()[layer]))
+            self._trees[layer] = tree.path
+        return self._trees[layer]
 
     def _run(self, name: str, scenario: Callable[..., Outcome]) -> Outcome:
         server = self._servers.get()

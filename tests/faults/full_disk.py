@@ -31,10 +31,10 @@ from tests.faults.gateway import Addresses
 from tests.faults.keeper import MARK, BridgeKeeper, wait_for
 from tests.faults.reading import read
 from tests.faults.scarce import Scarce, scarce
-from tests.otlp_requests import key_values, metrics_request
 from tests.process.commands import clean_environment
-from tests.wandb_offline import read_offline_run, run_directories
-from tests.wandb_server import WandbServer
+from tests.support.otlp_requests import key_values, metrics_request
+from tests.support.wandb_offline import read_offline_run, run_directories
+from tests.support.wandb_server import WandbServer
 
 __all__ = ["TRACKERS", "Life", "Story", "run_story"]
 

@@ -15,7 +15,7 @@ from typing import Self
 
 from tests.faults.gateway import Addresses
 from tests.faults.plan import WorkerPlan
-from tests.strays import processes_with
+from tests.support.strays import processes_with
 
 __all__ = ["MARK", "BridgeKeeper", "WorkerKeeper", "kill", "wait_for"]
 

@@ -32,7 +32,7 @@ from tests.faults.keeper import MARK, BridgeKeeper, kill, wait_for
 from tests.faults.plan import plan_of
 from tests.faults.senders import Sender
 from tests.process.commands import clean_environment
-from tests.strays import processes_with
+from tests.support.strays import processes_with
 from tests.trackers.places import mlflow_values, trackio_query
 from tests.trackers.programs import MlflowServer, TrackerServer, TrackioServer
 

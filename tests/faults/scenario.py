@@ -31,8 +31,8 @@ from tests.faults.plan import Plan, plan_of
 from tests.faults.senders import Sender
 from tests.faults.striker import Stage, Striker
 from tests.process.commands import clean_environment
-from tests.strays import processes_with
-from tests.wandb_server import WandbServer
+from tests.support.strays import processes_with
+from tests.support.wandb_server import WandbServer
 
 __all__ = ["STOP_TIMEOUT_S", "run_scenario"]
 

@@ -33,7 +33,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     NumberDataPoint,
 )
 
-from tests.otlp_requests import key_values, metrics_request
+from tests.support.otlp_requests import key_values, metrics_request
 
 __all__ = ["Sender", "SenderPlan"]
 

@@ -12,7 +12,7 @@ from tests.faults.link import Link, Trouble
 from tests.faults.outcome import Timeline
 from tests.faults.plan import KILLS, Event, Fault, Plan
 from tests.faults.senders import Sender
-from tests.wandb_server import WandbServer
+from tests.support.wandb_server import WandbServer
 
 __all__ = ["Stage", "Striker"]
 

@@ -15,7 +15,7 @@ from tests.faults.crew import Crew
 from tests.faults.gateway import Fate
 from tests.faults.outcome import Outcome
 from tests.faults.scenario import STOP_TIMEOUT_S
-from tests.slow import selected
+from tests.support.slow import selected
 
 # The first one to ask waits for what was begun before it, on a machine that has other work as well.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
@@ -41,13 +41,13 @@ def _has_left_rows_out(verdict: Verdict) -> bool:
 
 
 FOUND_OUT = {
-    "layers.early_acknowledgement": _has_lost_what_it_answered_for,
-    "layers.no_recognition": _has_doubled,
-    "layers.trusted_cursor": _has_left_rows_out,
+    "early_acknowledgement": _has_lost_what_it_answered_for,
+    "no_recognition": _has_doubled,
+    "trusted_cursor": _has_left_rows_out,
 }
 
 # W&B never confirms the rows that it lacks, so this one waits for as long as it may.
-NEVER_READY = {"layers.trusted_cursor": 10.0}
+NEVER_READY = {"trusted_cursor": 10.0}
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +63,15 @@ def outcomes(crew: Crew, request: pytest.FixtureRequest) -> Mapping[int, "Future
 
 @pytest.fixture(scope="module")
 def aimed(crew: Crew, outcomes: Mapping[int, "Future[Outcome]"]) -> Mapping[str, "Future[Outcome]"]:
-    """By mutant, and of the bridge with all layers; begun after the others."""
+    """By the layer that is missing, and of the bridge with all; begun after the others."""
     return {
-        mutant: crew.run(
+        layer: crew.run(
             AIMED_SEED,
-            mutant=mutant,
+            without=layer,
             is_aimed=True,
-            stop_timeout_s=NEVER_READY.get(mutant, STOP_TIMEOUT_S),
+            stop_timeout_s=NEVER_READY.get(layer, STOP_TIMEOUT_S),
         )
-        for mutant in ("", *FOUND_OUT)
+        for layer in ("", *FOUND_OUT)
     }
 
 
@@ -104,9 +104,9 @@ def test_a_bridge_with_all_its_layers_survives_strikes_where_they_act(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", FOUND_OUT)
+@pytest.mark.parametrize("layer", FOUND_OUT)
 def test_a_bridge_without_a_safety_layer_is_found_out(
-    aimed: Mapping[str, "Future[Outcome]"], mutant: str
+    aimed: Mapping[str, "Future[Outcome]"], layer: str
 ) -> None:
-    outcome = aimed[mutant].result()
-    assert FOUND_OUT[mutant](outcome.verdict), outcome.report()
+    outcome = aimed[layer].result()
+    assert FOUND_OUT[layer](outcome.verdict), outcome.report()

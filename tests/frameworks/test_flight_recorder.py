@@ -1,7 +1,7 @@
 """Dumps that PyTorch itself writes while a collective hangs."""
 
 from tests.frameworks.conftest import Runner
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 SCRIPT = """
     import datetime, os, subprocess, sys, threading, time

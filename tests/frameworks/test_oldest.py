@@ -160,6 +160,8 @@ def test_accelerate_and_lightning_have_each_step_in_the_run(oldest: Runner) -> N
 
 
 def test_the_drop_in_takes_the_calls_of_the_oldest_wandb(oldest: Runner) -> None:
-    done = oldest.run("from tests.wandb_signatures import differences; print(differences())")
+    done = oldest.run(
+        "from tests.support.wandb_signatures import differences; print(differences())"
+    )
     assert done.status == 0, done.err
     assert done.out == "[]\n"

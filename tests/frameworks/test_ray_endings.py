@@ -13,8 +13,8 @@ import pytest
 
 from otel_rl.bridge.config import ENV_PREFIX
 from tests.frameworks.conftest import Runner
-from tests.otlp_sink import Sink, serve
 from tests.process.commands import Finished, Row, jsonl_rows
+from tests.support.otlp_sink import Sink, serve
 
 PATIENCE_S = 240.0
 

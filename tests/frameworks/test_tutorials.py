@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs_examples import follow, is_shown
 from tests.frameworks.conftest import Runner
 from tests.process.commands import Row, as_a_user, jsonl_rows
-from tests.screenshots import picture
+from tests.support.docs_examples import follow, is_shown
+from tests.support.screenshots import picture
 
 DOCS = Path(__file__).parents[2] / "docs"
 

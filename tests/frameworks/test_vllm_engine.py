@@ -7,8 +7,8 @@ import pytest
 
 from tests.frameworks.conftest import Runner, demand
 from tests.lab.frameworks.environment import VLLM
-from tests.ports import free_ports
 from tests.process.commands import Row, jsonl_rows, otel_rl_here
+from tests.support.ports import free_ports
 
 REQUESTS, PROMPT, TOKENS = 10, 64, 16
 

@@ -22,7 +22,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from otel_rl.signals import Signal
-from tests.otlp_requests import Attributes, any_value, every_event, key_values
+from tests.support.otlp_requests import Attributes, any_value, every_event, key_values
 
 Request = ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None

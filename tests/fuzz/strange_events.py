@@ -9,7 +9,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
 from otel_rl.records import Value
 from otel_rl.semconv import names
 from tests.fuzz.corpus import S
-from tests.otlp_requests import any_value, key_values
+from tests.support.otlp_requests import any_value, key_values
 
 __all__ = ["strange_events"]
 

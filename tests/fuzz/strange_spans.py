@@ -7,7 +7,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from tests.fuzz.corpus import S
-from tests.otlp_requests import key_values
+from tests.support.otlp_requests import key_values
 
 __all__ = ["strange_spans"]
 

@@ -31,7 +31,7 @@ from otel_rl.records import (
 )
 from otel_rl.semconv.names import METRICS
 from otel_rl.semconv.spec import Reduction
-from tests.otlp_requests import key_values, metrics_request
+from tests.support.otlp_requests import key_values, metrics_request
 
 HERE = Path(__file__).parent
 TEXT, GOLDEN = HERE / "scraped.prom", HERE / "scraped.txt"

@@ -20,7 +20,7 @@ from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Signal
-from tests.otlp_requests import (
+from tests.support.otlp_requests import (
     Attributes,
     event,
     gauge,

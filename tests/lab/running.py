@@ -13,11 +13,11 @@ from urllib.parse import quote
 import httpx
 import yaml
 
-from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.programs import COLLECTOR, JAEGER, PROMETHEUS
-from tests.ports import free_ports
 from tests.process.commands import OTEL_RL, clean_environment
+from tests.support import plain_http
+from tests.support.ports import free_ports
 
 __all__ = [
     "CONFIGURATIONS",

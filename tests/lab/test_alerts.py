@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests import plain_http
 from tests.deploy.alerts import ALERTS, CASES, metrics_of_bridges, metrics_of_collectors, named
 from tests.faults.keeper import wait_for
 from tests.lab.programs import PROMTOOL
 from tests.lab.running import Bridge, Collector, Prometheus
 from tests.lab.site import gateway_of
-from tests.otlp_requests import event, gauge, logs_request, metrics_request, point, trace_request
+from tests.support import plain_http
+from tests.support.otlp_requests import (
+    event,
+    gauge,
+    logs_request,
+    metrics_request,
+    point,
+    trace_request,
+)
 
 ARRIVES_S = 180.0
 PROTOBUF = {"content-type": "application/x-protobuf"}

@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from otel_rl.run_id import run_id
-from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.site import History, read_history
 from tests.lab.traffic import Traffic
+from tests.support import plain_http
 
 pytestmark = [
     pytest.mark.process,

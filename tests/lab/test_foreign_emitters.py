@@ -29,9 +29,9 @@ from tests.lab.emitters import Emitter, Kind
 from tests.lab.programs import EMITTER_NODE, EMITTERS
 from tests.lab.running import Bridge, Collector
 from tests.lab.site import QUICK, History, history_of
-from tests.ports import free_ports
 from tests.process.commands import Row, clean_environment, jsonl_rows, otel_rl
-from tests.slow import slow_after
+from tests.support.ports import free_ports
+from tests.support.slow import slow_after
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 

@@ -11,11 +11,11 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.running import CONFIGURATIONS, Collector
-from tests.otlp_requests import key_values
-from tests.otlp_sink import Sink, serve
+from tests.support import plain_http
+from tests.support.otlp_requests import key_values
+from tests.support.otlp_sink import Sink, serve
 from tests.trackers.programs import MlflowServer
 
 pytestmark = pytest.mark.process

@@ -7,7 +7,7 @@ import pytest
 
 from otel_rl.perfetto import Counter, SpanTable, write_trace
 from tests.lab.trace_processor import ask
-from tests.traces import BEGUN_NS, MS, span, steps_of_a_run
+from tests.support.traces import BEGUN_NS, MS, span, steps_of_a_run
 
 pytestmark = [pytest.mark.lab, pytest.mark.process]
 

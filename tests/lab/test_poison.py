@@ -10,11 +10,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from otel_rl.run_id import run_id
-from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.running import Bridge, Collector
 from tests.lab.site import BRIDGE, gateway_of, history_of
-from tests.otlp_requests import gauge, metrics_request, point
+from tests.support import plain_http
+from tests.support.otlp_requests import gauge, metrics_request, point
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 

@@ -17,12 +17,12 @@ from otel_rl.bridge.rows.messages import SAMPLED
 from otel_rl.run_id import run_id
 from otel_rl.semconv.spec import BLOCK_STEPS
 from otel_rl.worker.tracing.sampler import StepSampler
-from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.running import CONFIGURATIONS, Bridge, Collector
 from tests.lab.site import BRIDGE, gateway_of
-from tests.otlp_requests import Attributes, gauge, key_values, metrics_request, point
-from tests.otlp_sink import Sink, serve
+from tests.support import plain_http
+from tests.support.otlp_requests import Attributes, gauge, key_values, metrics_request, point
+from tests.support.otlp_sink import Sink, serve
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 

@@ -10,11 +10,11 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.running import Running
 from tests.lab.site import Site
-from tests.otlp_requests import key_values
+from tests.support import plain_http
+from tests.support.otlp_requests import key_values
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

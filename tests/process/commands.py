@@ -15,8 +15,8 @@ from unittest import mock
 
 from otel_rl.cli.main import main
 from otel_rl.run_id import run_id
-from tests.leftovers import process_of_a_command
-from tests.wandb_offline import OfflineRun, read_offline_run, run_directories
+from tests.support.leftovers import process_of_a_command
+from tests.support.wandb_offline import OfflineRun, read_offline_run, run_directories
 
 __all__ = [
     "EVERY_KEY",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.strays import processes_with
+from tests.support.strays import processes_with
 
 _MARK = "OTEL_RL_TEST_CASE"
 

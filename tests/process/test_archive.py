@@ -25,9 +25,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from otel_rl.run_id import run_id
-from tests.docs_examples import blocks
-from tests.otlp_requests import Attributes, gauge, key_values, metrics_request, point
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl
+from tests.support.docs_examples import blocks
+from tests.support.otlp_requests import Attributes, gauge, key_values, metrics_request, point
 
 pytestmark = pytest.mark.process
 

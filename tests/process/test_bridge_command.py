@@ -17,9 +17,6 @@ import httpx
 import pytest
 
 from otel_rl.bridge.config import load_settings
-from tests import plain_http
-from tests.ports import free_ports
-from tests.postgres import PostgresServer
 from tests.process.commands import (
     OPEN_FOR_LONG,
     OTEL_RL,
@@ -30,7 +27,10 @@ from tests.process.commands import (
     otel_rl_here,
     wandb_run,
 )
-from tests.slow import slow_after
+from tests.support import plain_http
+from tests.support.ports import free_ports
+from tests.support.postgres import PostgresServer
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import plain_http
-from tests.ports import free_ports
 from tests.process.commands import OTEL_RL, TIMEOUT_S, clean_environment, otel_rl_here
-from tests.tls_files import tls_files
+from tests.support import plain_http
+from tests.support.ports import free_ports
+from tests.support.tls_files import tls_files
 
 pytestmark = pytest.mark.process
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import plain_http
 from tests.process.commands import OTEL_RL, clean_environment, http_address
+from tests.support import plain_http
 
 pytestmark = [
     pytest.mark.process,

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import plain_http
-from tests.otlp_requests import metrics_request
 from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows
-from tests.terminal import Terminal
-from tests.tls_files import tls_files
+from tests.support import plain_http
+from tests.support.otlp_requests import metrics_request
+from tests.support.terminal import Terminal
+from tests.support.tls_files import tls_files
 
 pytestmark = pytest.mark.process
 

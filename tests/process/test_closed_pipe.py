@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
-from tests.wandb_offline import read_offline_run
+from tests.support.wandb_offline import read_offline_run
 
 pytestmark = pytest.mark.process
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.process.commands import Finished, otel_rl, otel_rl_here, wandb_run
-from tests.wandb_offline import OfflineRun
+from tests.support.wandb_offline import OfflineRun
 
 pytestmark = pytest.mark.process
 

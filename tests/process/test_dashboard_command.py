@@ -14,7 +14,7 @@ from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.records import ExperimentKey, KeySpec, Row
 from otel_rl.semconv import names
 from tests.process.commands import Finished, clean_environment, otel_rl
-from tests.wandb_server import WandbServer
+from tests.support.wandb_server import WandbServer
 
 pytestmark = pytest.mark.process
 

@@ -19,7 +19,7 @@ from otel_rl.semconv import names
 from otel_rl.semconv.spec import Tier
 from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, wandb_run
 from tests.process.test_bridge_command import bridge
-from tests.wandb_offline import OfflineRun
+from tests.support.wandb_offline import OfflineRun
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -13,15 +13,15 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataP
 from otel_rl.demo import DemoSettings, run
 from otel_rl.demo.faults import Fault
 from otel_rl.semconv import names
-from tests.otlp_sink import Measurement, Sink, pairs, serve, sums
 from tests.process.test_demo_learns import (
     SMALL,
     clean_environment,
     orchestrator,
     reporting_to,
 )
-from tests.strays import processes_with
-from tests.waiting import wait_until
+from tests.support.otlp_sink import Measurement, Sink, pairs, serve, sums
+from tests.support.strays import processes_with
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.process,

@@ -19,9 +19,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.demo import DemoResult, DemoSettings, run
 from otel_rl.semconv import names
-from tests import waiting
-from tests.otlp_sink import Measurement, Sink, pairs, serve
-from tests.slow import slow_after
+from tests.support import waiting
+from tests.support.otlp_sink import Measurement, Sink, pairs, serve
+from tests.support.slow import slow_after
 
 pytestmark = [
     pytest.mark.process,

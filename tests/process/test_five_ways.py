@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs_examples import blocks
-from tests.otlp_sink import Sink, serve
 from tests.process.commands import (
     OPEN_FOR_LONG,
     TIMEOUT_S,
@@ -25,7 +23,9 @@ from tests.process.commands import (
     clean_environment,
     otel_rl,
 )
-from tests.wandb_server import WandbServer
+from tests.support.docs_examples import blocks
+from tests.support.otlp_sink import Sink, serve
+from tests.support.wandb_server import WandbServer
 
 pytestmark = pytest.mark.process
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.machine import Machine, compiler, gpu, library
-from tests.otlp_sink import Sink, serve, sums
 from tests.process.commands import clean_environment
+from tests.support.otlp_sink import Sink, serve, sums
 
 pytestmark = [
     pytest.mark.process,

@@ -11,8 +11,8 @@ import pytest
 
 from tests.gpu.machine import Machine, compiler, gpu, library, uuid_of
 from tests.process.commands import OTEL_RL, clean_environment
-from tests.waiting import wait_until
-from tests.wandb_server import WandbServer
+from tests.support.waiting import wait_until
+from tests.support.wandb_server import WandbServer
 
 pytestmark = [
     pytest.mark.process,

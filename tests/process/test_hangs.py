@@ -12,7 +12,7 @@ import pytest
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from tests.process.commands import clean_environment, growing_lines, otel_rl
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

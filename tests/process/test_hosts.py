@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import OTEL_RL, clean_environment
-from tests.waiting import wait_until
-from tests.wandb_server import WandbServer
+from tests.support.waiting import wait_until
+from tests.support.wandb_server import WandbServer
 
 pytestmark = pytest.mark.process
 

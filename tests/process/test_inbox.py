@@ -21,7 +21,7 @@ import pytest
 from otel_rl.inbox import BRIDGE_LOCK, INBOX, bytes_in, is_held
 from otel_rl.run_id import run_id
 from tests.process.commands import clean_environment, growing_lines, jsonl_rows, otel_rl
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -165,6 +165,7 @@ def test_a_plain_program_has_a_run_with_all_of_its_steps(tmp_path: Path) -> None
     assert json.loads((run / "status.json").read_text())["runs"][0]["finished"]
 
 
+@pytest.mark.slow
 def test_nobody_else_can_read_or_write_what_a_program_reports(tmp_path: Path) -> None:
     with told(tmp_path) as program:
         program.log(0, 3)
@@ -192,6 +193,7 @@ def test_what_a_killed_program_has_written_is_in_its_run_once(tmp_path: Path) ->
     assert "crashed" in described.out
 
 
+@pytest.mark.slow
 def test_after_a_killed_bridge_another_one_goes_on_and_writes_no_step_twice(tmp_path: Path) -> None:
     with told(tmp_path) as program:
         program.log(0, 10)
@@ -326,6 +328,7 @@ def test_a_program_without_a_directory_trains_and_says_so(tmp_path: Path) -> Non
     assert not (tmp_path / ".otel_rl").exists()
 
 
+@pytest.mark.slow
 def test_a_program_started_again_under_its_names_goes_on_with_its_run(tmp_path: Path) -> None:
     for first, last in ((0, 10), (10, 20)):
         with told(tmp_path) as program:
@@ -335,6 +338,7 @@ def test_a_program_started_again_under_its_names_goes_on_with_its_run(tmp_path: 
     assert losses(tmp_path) == each_once(range(20))
 
 
+@pytest.mark.slow
 def test_two_programs_in_one_directory_have_runs_and_bridges_of_their_own(tmp_path: Path) -> None:
     with (
         told(tmp_path, trial="a", OTEL_RL_TRIAL="a") as one,
@@ -394,6 +398,7 @@ def namespace() -> Sequence[str]:
     return NAMESPACE
 
 
+@pytest.mark.slow
 def test_the_first_process_of_a_container_waits_for_the_bridge_that_ends_with_it(
     tmp_path: Path, namespace: Sequence[str]
 ) -> None:
@@ -429,6 +434,7 @@ def answer(url: str, token: str = "", body: bytes | None = None) -> int:
         return error.code
 
 
+@pytest.mark.slow
 def test_its_page_needs_the_token_of_the_link_and_nobody_can_send_to_it(tmp_path: Path) -> None:
     with told(tmp_path) as program:
         program.log(0, 3)

@@ -11,10 +11,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from otel_rl.run_id import run_id
-from tests.installations import Installation, build_wheel, install
-from tests.otlp_sink import Sink, serve
 from tests.process.commands import clean_environment, jsonl_rows
-from tests.wandb_offline import run_directories
+from tests.support.installations import Installation, build_wheel, install
+from tests.support.otlp_sink import Sink, serve
+from tests.support.wandb_offline import run_directories
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

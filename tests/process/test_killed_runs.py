@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl_here
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

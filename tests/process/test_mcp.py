@@ -20,7 +20,7 @@ from otel_rl.mcp.tools import MAX_CHARS, fitted
 from otel_rl.records import ExperimentKey
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, start_ns, step
 from tests.process.commands import OTEL_RL, clean_environment
-from tests.view_runs import HOSTILE, LookedAt, S, write_run
+from tests.support.view_runs import HOSTILE, LookedAt, S, write_run
 
 pytestmark = pytest.mark.process
 

@@ -13,7 +13,7 @@ import pytest
 
 from otel_rl.run_id import run_id
 from tests.process.commands import OTEL_RL, TIMEOUT_S, Finished, clean_environment, otel_rl
-from tests.wandb_server import API_KEY, WandbServer
+from tests.support.wandb_server import API_KEY, WandbServer
 
 pytestmark = pytest.mark.process
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.otlp_sink import Sink, serve
 from tests.process.commands import clean_environment
-from tests.wandb_server import WandbServer
+from tests.support.otlp_sink import Sink, serve
+from tests.support.wandb_server import WandbServer
 
 pytestmark = pytest.mark.process
 

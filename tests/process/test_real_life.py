@@ -14,9 +14,9 @@ import pytest
 
 from otel_rl.bridge.tracker_keys import read_key
 from otel_rl.semconv import names
-from tests.otlp_sink import Sink, serve, sums
 from tests.process.commands import Row, jsonl_rows, otel_rl
 from tests.process.unruly import worker
+from tests.support.otlp_sink import Sink, serve, sums
 
 pytestmark = pytest.mark.process
 

@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from otel_rl.worker.identity import identify
-from tests.docs_examples import blocks
-from tests.ports import free_ports
 from tests.process.commands import OPEN_FOR_LONG, clean_environment, jsonl_rows
+from tests.support.docs_examples import blocks
+from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.process
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.journal.reader import journals_below, overview
-from tests.ports import free_ports
 from tests.process.commands import OTEL_RL, TIMEOUT_S, clean_environment, otel_rl_here
+from tests.support.ports import free_ports
 from tests.trackers.programs import TrackioServer
 
 pytestmark = pytest.mark.process

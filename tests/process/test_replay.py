@@ -15,9 +15,9 @@ import pytest
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
-from tests import waiting
 from tests.faults.link import Link
 from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, otel_rl_here
+from tests.support import waiting
 from tests.trackers.places import read_tensorboard, read_trackio, trackio_query
 from tests.trackers.programs import TrackioServer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 

@@ -25,7 +25,7 @@ from tests.process.commands import (
     reported_rows,
     wandb_run,
 )
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -65,6 +65,7 @@ STRANGER = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", slow_after(1, ["fork", "spawn"]))
 def test_a_strangers_4000_values_from_4_processes_are_all_in_one_run(
     tmp_path: Path, method: str
@@ -348,6 +349,7 @@ def test_a_log_level_that_is_none_is_an_error_at_start(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_role_of_the_command_line_reaches_a_stock_sdk(tmp_path: Path) -> None:
     path = script(
         tmp_path,
@@ -370,6 +372,7 @@ def test_the_role_of_the_command_line_reaches_a_stock_sdk(tmp_path: Path) -> Non
     assert row.values["generator/requests"] == 3
 
 
+@pytest.mark.slow
 def test_a_program_with_a_provider_of_its_own_keeps_it(tmp_path: Path) -> None:
     path = script(
         tmp_path,
@@ -460,6 +463,7 @@ def test_standard_output_belongs_to_the_command(silent: Finished) -> None:
     assert silent.out == "hello\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exists", slow_after(1, [False, True]))
 def test_only_its_owner_can_read_the_data_directory_or_the_journal_in_it(
     tmp_path: Path, exists: bool
@@ -568,6 +572,7 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path, redirection: str) -> No
     assert b"interrupted 1 times" in shown
 
 
+@pytest.mark.slow
 def test_a_second_run_of_the_same_trial_goes_on_in_the_same_tracker_run(tmp_path: Path) -> None:
     path = script(
         tmp_path,
@@ -668,6 +673,7 @@ def test_without_a_trial_every_command_makes_a_run_of_its_own(tmp_path: Path) ->
         assert len(reported_rows(tmp_path, "e", trial)) == 1
 
 
+@pytest.mark.slow
 def test_a_training_loop_survives_values_that_are_no_numbers(tmp_path: Path) -> None:
     path = script(
         tmp_path,

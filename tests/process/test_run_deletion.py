@@ -15,7 +15,7 @@ from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from otel_rl.run_id import run_id
 from tests.process.commands import OTEL_RL, Finished, clean_environment, otel_rl, otel_rl_here
-from tests.terminal import Terminal
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.process
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import Finished, clean_environment, jsonl_rows, otel_rl, otel_rl_here
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -166,50 +166,10 @@ def test_a_bridge_without_grpc_says_so_and_names_no_address(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exporter", slow_after(1, ["console", "none", "prometheus"]))
-@pytest.mark.parametrize("program", slow_after(1, [HTTP_ONLY, OWN]))
-def test_metrics_that_are_to_go_elsewhere_are_announced(
-    tmp_path: Path, exporter: str, program: str
-) -> None:
-    done = run(tmp_path, program, OTEL_METRICS_EXPORTER=exporter)
-    assert done.status == 0, done.err
-    told = [x for x in lines(done, "OTEL_METRICS_EXPORTER") if x.startswith("otel-rl: ")]
-    assert len(told) == 1, done.err
-    assert exporter in told[0]
-    assert "otlp" in told[0]
-
-
-@pytest.mark.slow
 def test_metrics_for_the_console_are_not_exported_over_otlp(tmp_path: Path) -> None:
     done = run(tmp_path, OWN, OTEL_METRICS_EXPORTER="console")
     assert done.status == 0, done.err
     assert not any("generator/loss" in row.values for row in jsonl_rows(tmp_path, "e"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "exporter", slow_after(1, ["console,otlp", "otlp", "OTLP", "otlp_proto_http"])
-)
-def test_metrics_that_are_for_otlp_too_are_in_the_run(tmp_path: Path, exporter: str) -> None:
-    done = run(tmp_path, OWN, OTEL_METRICS_EXPORTER=exporter)
-    assert done.status == 0, done.err
-    assert value(tmp_path, "generator/loss") == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("signal", slow_after(1, ["TRACES", "LOGS"]))
-def test_other_signals_that_are_to_go_elsewhere_are_announced(tmp_path: Path, signal: str) -> None:
-    done = run(tmp_path, OWN, **{f"OTEL_{signal}_EXPORTER": "console"})
-    assert done.status == 0, done.err
-    assert len([x for x in lines(done, f"OTEL_{signal}_EXPORTER") if "otel-rl: " in x]) == 1
-    assert value(tmp_path, "generator/loss") == 3
-
-
-@pytest.mark.slow
-def test_a_disabled_sdk_is_announced(tmp_path: Path) -> None:
-    done = run(tmp_path, OWN, OTEL_SDK_DISABLED="true")
-    assert done.status == 0, done.err
-    assert len(lines(done, "OTEL_SDK_DISABLED")) == 1
 
 
 def test_variables_that_lead_elsewhere_are_replaced_and_named_without_their_values(
@@ -228,13 +188,6 @@ def test_variables_that_lead_elsewhere_are_replaced_and_named_without_their_valu
     for name in ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_METRICS_EXEMPLAR_FILTER"):
         assert name in told
     assert "secret" not in done.err
-
-
-@pytest.mark.slow
-def test_an_ordinary_environment_is_not_commented_on(tmp_path: Path) -> None:
-    done = run(tmp_path, OWN)
-    assert done.status == 0, done.err
-    assert lines(done, "OTEL_") == []
 
 
 # A configuration file
@@ -260,36 +213,6 @@ def test_an_sdk_whose_file_names_the_variables_is_in_the_run(tmp_path: Path, end
     assert done.status == 0, done.err
     assert value(tmp_path, "generator/requests") == 3
     assert lines(done, "OTEL_CONFIG_FILE") == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "variable", slow_after(1, ["OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE"])
-)
-@pytest.mark.parametrize(
-    ("endpoint", "has_resource", "missing"),
-    [
-        ("http://127.0.0.1:9", True, "${OTEL_EXPORTER_OTLP_ENDPOINT}"),
-        ("${OTEL_EXPORTER_OTLP_ENDPOINT}", False, "${OTEL_RESOURCE_ATTRIBUTES}"),
-    ],
-)
-def test_a_file_that_leads_past_the_run_is_told_what_to_add(
-    tmp_path: Path, variable: str, endpoint: str, has_resource: bool, missing: str
-) -> None:
-    file = config_file(tmp_path, endpoint, has_resource=has_resource)
-    done = run(tmp_path, OWN, **{variable: file})
-    assert done.status == 0, done.err
-    (told,) = [x for x in lines(done, variable) if x.startswith("otel-rl: ")]
-    assert file in told
-    assert missing in told
-
-
-@pytest.mark.slow
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    done = run(tmp_path, OWN, OTEL_CONFIG_FILE=str(tmp_path / "nowhere.yaml"))
-    assert done.status == 0, done.err
-    assert "nowhere.yaml" in done.err
-    assert value(tmp_path, "generator/loss") == 3
 
 
 TRACED = """

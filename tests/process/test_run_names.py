@@ -26,8 +26,8 @@ from tests.process.commands import (
     otel_rl,
     otel_rl_here,
 )
-from tests.slow import slow_after
-from tests.wandb_offline import OfflineRun, read_offline_run
+from tests.support.slow import slow_after
+from tests.support.wandb_offline import OfflineRun, read_offline_run
 
 pytestmark = pytest.mark.process
 

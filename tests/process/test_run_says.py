@@ -9,7 +9,7 @@ import pytest
 
 from otel_rl.run_id import run_id
 from tests.process.commands import otel_rl
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 

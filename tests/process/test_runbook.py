@@ -12,14 +12,14 @@ import pytest
 
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.run_id import run_id
-from tests import plain_http
-from tests.docs_examples import blocks
 from tests.faults.keeper import wait_for
 from tests.lab.running import Bridge
 from tests.lab.site import BRIDGE, history_of
-from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.process.commands import clean_environment, otel_rl, otel_rl_here
-from tests.wandb_server import API_KEY, WandbServer
+from tests.support import plain_http
+from tests.support.docs_examples import blocks
+from tests.support.otlp_requests import gauge, key_values, metrics_request, point
+from tests.support.wandb_server import API_KEY, WandbServer
 
 pytestmark = pytest.mark.process
 

@@ -110,19 +110,6 @@ def test_a_run_is_the_same_in_five_trackers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_is_the_same_in_five_trackers(tmp_path: Path) -> None:
-    environment = clean_environment(tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
-    done = otel_rl(
-        *("demo", *chosen(*TRACKERS), "--experiment", "demo"),
-        cwd=tmp_path,
-        env=environment,
-        timeout_s=540,
-    )
-    assert done.status == 0, done.err
-    assert check_same(tmp_path, "demo") >= 20
-
-
-@pytest.mark.slow
 def test_a_tracker_that_is_away_holds_up_none_and_gets_its_rows_later(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"{SCRIPT}input()\n")
     server = TrackioServer(tmp_path / "server")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from tests.otlp_sink import Sink, pairs, serve
 from tests.process.commands import clean_environment
+from tests.support.otlp_sink import Sink, pairs, serve
 
 pytestmark = pytest.mark.process
 

@@ -16,7 +16,7 @@ from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts
 from otel_rl.records import ExperimentKey, KeySpec, RoleStanding, Row
 from tests.journals.small_run import LIVE, Life, begin, start_ns
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl_here
-from tests.terminal import Terminal
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.process
 

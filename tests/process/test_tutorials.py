@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs_examples import Said, cells, follow, is_shown
 from tests.process.commands import Row, as_a_user, jsonl_rows
-from tests.screenshots import picture
+from tests.support.docs_examples import Said, cells, follow, is_shown
+from tests.support.screenshots import picture
 
 pytestmark = pytest.mark.process
 

@@ -19,10 +19,10 @@ from otel_rl.bridge.counters import Counter, Where
 from otel_rl.run_id import run_id
 from otel_rl.view.page_process import BridgePage
 from otel_rl.view.pages import Question
-from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.process.commands import growing_lines
-from tests.view_runs import LookedAt, write_run
-from tests.waiting import wait_until
+from tests.support.otlp_requests import gauge, key_values, metrics_request, point
+from tests.support.view_runs import LookedAt, write_run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

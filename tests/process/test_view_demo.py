@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from otel_rl.run_id import run_id
-from tests.browser import Browser
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl
-from tests.screenshots import served, take
+from tests.support.browser import Browser
+from tests.support.screenshots import served, take
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,11 +11,11 @@ import pytest
 
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-from tests.browser import Browser
 from tests.journals.small_run import LIVE, RANKS, Life, S, begin, load, start_ns, step
-from tests.ports import free_ports
-from tests.screenshots import served
-from tests.view_runs import LookedAt, write_run
+from tests.support.browser import Browser
+from tests.support.ports import free_ports
+from tests.support.screenshots import served
+from tests.support.view_runs import LookedAt, write_run
 
 pytestmark = pytest.mark.process
 
@@ -97,6 +97,7 @@ def test_drawn_charts_outlive_their_server_and_go_on_with_the_next(
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_lost_connection_is_told_and_not_taken_for_an_end(run: Run) -> None:
     browser = run.open("overview")
     browser.wait(f"{DRAWN}.length > 0")
@@ -113,6 +114,7 @@ def test_a_lost_connection_is_told_and_not_taken_for_an_end(run: Run) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_the_page_that_is_one_too_many_says_so_and_goes_on(run: Run) -> None:
     browser = run.browser
     host, port = run.url.removeprefix("http://").rstrip("/").split(":")
@@ -131,6 +133,7 @@ def test_the_page_that_is_one_too_many_says_so_and_goes_on(run: Run) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_compared_runs_are_asked_in_rounds_and_ended_ones_once(
     tmp_path: Path, browser: Browser
 ) -> None:
@@ -162,6 +165,7 @@ def test_compared_runs_are_asked_in_rounds_and_ended_ones_once(
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_charts_of_full_detail_are_read_as_they_are_shown(run: Run) -> None:
     browser = run.browser
     browser.open(f"{run.url}#/run/{RUN}/overview?detail=full", "overview")
@@ -179,6 +183,7 @@ def test_charts_of_full_detail_are_read_as_they_are_shown(run: Run) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_of_an_ended_server_pages_stay_readable_that_nobody_had_opened(
     tmp_path: Path, browser: Browser
 ) -> None:
@@ -215,6 +220,7 @@ def test_what_is_typed_selected_and_chosen_stays_during_a_live_run(run: Run) -> 
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_samples_that_are_read_stay_and_newer_ones_are_counted(run: Run) -> None:
     browser = run.open("rollouts")
     rows = "[...document.querySelectorAll('#samples tbody tr')].map((one) => one.innerText)"
@@ -234,6 +240,7 @@ def test_samples_that_are_read_stay_and_newer_ones_are_counted(run: Run) -> None
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_controls_of_the_overview_are_made_once(run: Run) -> None:
     browser = run.open("overview")
     browser.wait(f"{DRAWN}.length > 0")

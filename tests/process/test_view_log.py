@@ -9,10 +9,10 @@ import pytest
 
 from otel_rl.records import WorkerFailure
 from otel_rl.run_id import run_id
-from tests.browser import Browser
 from tests.journals.small_run import LIVE, Life, begin, console, start_ns, step
-from tests.screenshots import served
-from tests.view_runs import GRPO, T0, LookedAt, S, write_run
+from tests.support.browser import Browser
+from tests.support.screenshots import served
+from tests.support.view_runs import GRPO, T0, LookedAt, S, write_run
 
 pytestmark = pytest.mark.process
 

@@ -17,11 +17,11 @@ from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from otel_rl.view.pages import Pages
 from otel_rl.view.report import report_html
-from tests.browser import Browser
 from tests.journals.small_run import LIVE, RANKS, STEPS, Life, start_ns, step
 from tests.lab.frameworks.sources import SOURCES
 from tests.process.commands import OTEL_RL, clean_environment
-from tests.view_runs import GRPO, HOSTILE, MEASURED, T0, LookedAt, S, write_run
+from tests.support.browser import Browser
+from tests.support.view_runs import GRPO, HOSTILE, MEASURED, T0, LookedAt, S, write_run
 
 pytestmark = pytest.mark.process
 
@@ -135,6 +135,7 @@ def test_the_list_leads_to_a_run(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_run_is_found_by_its_text(viewed: Viewed) -> None:
     browser = viewed.browser
     browser.open(viewed.url, "runs")
@@ -151,6 +152,7 @@ def test_a_run_is_found_by_its_text(viewed: Viewed) -> None:
 ROWS = "[...document.querySelectorAll('[data-run]')]"
 
 
+@pytest.mark.slow
 def test_runs_are_sorted_by_a_column_and_the_focus_stays(viewed: Viewed) -> None:
     browser = viewed.browser
     browser.open(viewed.url, "runs")
@@ -169,6 +171,7 @@ def test_runs_are_sorted_by_a_column_and_the_focus_stays(viewed: Viewed) -> None
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_runs_far_down_the_list_have_a_reward_and_a_verdict(viewed: Viewed, tmp_path: Path) -> None:
     for number in range(30):
         key = ExperimentKey("many", str(number))
@@ -184,6 +187,7 @@ def test_runs_far_down_the_list_have_a_reward_and_a_verdict(viewed: Viewed, tmp_
         assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_without_spans_the_timeline_shows_how_to_mark_phases(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "timeline")
     assert "otel_rl.phase(" in browser.get("document.querySelector('pre').textContent")
@@ -201,6 +205,7 @@ def test_charts_and_the_verdict_are_drawn_from_this_machine_alone(viewed: Viewed
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_where_a_cause_began_is_marked_in_every_chart(viewed: Viewed) -> None:
     key = ExperimentKey("worse")
     write_run(viewed.data / "worse", LookedAt(key, steps=60, slow=2, slow_from=31))
@@ -224,6 +229,7 @@ def test_a_cause_leads_to_the_time_of_its_phase_by_worker(viewed: Viewed) -> Non
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_cause_without_such_a_phase_leads_to_the_longest(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "workers")
     browser.do("location.hash = location.hash + '/trainer%2Fbatch'")
@@ -242,6 +248,7 @@ def test_the_straggler_is_a_row_of_the_heatmap(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_workers_that_all_take_as_long_are_not_red(viewed: Viewed) -> None:
     browser = viewed.open(HOSTILE_KEY, "workers")
     (share,) = browser.get(
@@ -250,12 +257,14 @@ def test_workers_that_all_take_as_long_are_not_red(viewed: Viewed) -> None:
     assert 0.2 < share < 0.5
 
 
+@pytest.mark.slow
 def test_of_a_thousand_workers_the_straggler_is_drawn(viewed: Viewed) -> None:
     browser = viewed.open(LARGE, "workers")
     assert "trainer/613" in browser.get("document.querySelector('#heatmap').data[0].text.flat()")
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_without_phases_the_worker_that_deviates_is_a_row(viewed: Viewed) -> None:
     plain = ExperimentKey("plain")
     run = LookedAt(plain, workers=64, slow=41, has_phases=False)
@@ -268,6 +277,7 @@ def test_without_phases_the_worker_that_deviates_is_a_row(viewed: Viewed) -> Non
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_of_many_workers_the_slowest_is_the_first_row(viewed: Viewed) -> None:
     browser = viewed.open(LARGE, "workers")
     browser.wait("document.querySelector('#heatmap').data")
@@ -306,6 +316,7 @@ def test_a_chart_is_read_by_keys(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_cell_of_the_heatmap_is_chosen_by_keys(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "workers")
     browser.wait("document.querySelector('#heatmap').tabIndex === 0")
@@ -318,6 +329,7 @@ def test_a_cell_of_the_heatmap_is_chosen_by_keys(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_compared_keys_have_their_unit(viewed: Viewed) -> None:
     browser = viewed.browser
     browser.open(viewed.url, "runs")
@@ -342,6 +354,7 @@ def test_rollouts_are_found(viewed: Viewed) -> None:
     assert "14" in browser.get("document.querySelector('#samples tbody').textContent")
 
 
+@pytest.mark.slow
 def test_samples_of_a_step_are_shown_and_the_worst_first(viewed: Viewed) -> None:
     stepped = ExperimentKey("stepped")
     samples: list[Mapping[str, str | float]] = [
@@ -393,6 +406,7 @@ def test_answers_to_one_prompt_are_one_row_and_stand_side_by_side(viewed: Viewed
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_chart_is_saved_as_a_picture_on_white_and_as_values(viewed: Viewed) -> None:
     long = ExperimentKey("saved")
     write_run(viewed.data / "saved", LookedAt(long, steps=1_300, workers=1))
@@ -417,6 +431,7 @@ def test_a_chart_is_saved_as_a_picture_on_white_and_as_values(viewed: Viewed) ->
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_runs_that_are_compared_show_what_differs_in_their_config(viewed: Viewed) -> None:
     for number, rate in enumerate((0.5, 2.0)):
         key = ExperimentKey("sweep", f"lr{rate}")
@@ -434,6 +449,7 @@ def test_runs_that_are_compared_show_what_differs_in_their_config(viewed: Viewed
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_on_paper_every_chart_is_drawn_and_the_theme_is_light(viewed: Viewed) -> None:
     paper = ExperimentKey("paper")
     write_run(
@@ -458,6 +474,7 @@ def test_on_paper_every_chart_is_drawn_and_the_theme_is_light(viewed: Viewed) ->
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_keys_lead_everywhere(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
     for key, page in zip("23456", PAGES[1:], strict=True):
@@ -470,6 +487,7 @@ def test_keys_lead_everywhere(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_dark_is_dark_and_is_remembered(viewed: Viewed) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     browser = viewed.open(GRPO, "workers")
@@ -483,6 +501,7 @@ def test_dark_is_dark_and_is_remembered(viewed: Viewed) -> None:
     browser.do("localStorage.clear()")
 
 
+@pytest.mark.slow
 def test_a_phone_scrolls_in_one_direction(viewed: Viewed) -> None:
     browser = viewed.browser
     browser.as_phone(390)
@@ -541,6 +560,7 @@ def test_runs_are_compared_by_any_key_each_in_its_colour(viewed: Viewed) -> None
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_the_link_of_a_run_waits_for_its_first_report(viewed: Viewed) -> None:
     late = ExperimentKey("late")
     run = run_id(late.experiment, late.trial)
@@ -553,6 +573,7 @@ def test_the_link_of_a_run_waits_for_its_first_report(viewed: Viewed) -> None:
     assert viewed.browser.get("document.querySelector('#waiting')") is None
 
 
+@pytest.mark.slow
 def test_where_a_line_is_not_a_number_is_a_cross(viewed: Viewed) -> None:
     diverged = ExperimentKey("diverged")
     write_run(viewed.data / "nan", LookedAt(diverged, diverges_at=15), now_ns=T0 + 3 * S)
@@ -570,6 +591,7 @@ def test_where_a_line_is_not_a_number_is_a_cross(viewed: Viewed) -> None:
     browser.wait(f"{crosses}.x.length === 6")
 
 
+@pytest.mark.slow
 def test_a_report_says_of_when_it_is(viewed: Viewed) -> None:
     """What it calls a minute ago is so when it is made, not when it is read."""
     run = run_id(GRPO.experiment, GRPO.trial)
@@ -607,6 +629,7 @@ def test_a_report_has_the_steps_of_the_fault_the_settings_and_the_log(
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_run_beyond_the_list_is_found_by_its_name(viewed: Viewed) -> None:
     browser = viewed.browser
     browser.open(viewed.url, "runs")
@@ -659,6 +682,7 @@ def test_a_step_of_a_chart_leads_to_its_spans_and_samples(viewed: Viewed) -> Non
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_step_whose_spans_are_gone_is_told_with_its_trace(viewed: Viewed) -> None:
     life = Life(viewed.data / "gone")
     for number in range(STEPS):
@@ -679,6 +703,7 @@ def test_a_step_whose_spans_are_gone_is_told_with_its_trace(viewed: Viewed) -> N
     )
 
 
+@pytest.mark.slow
 def test_a_run_is_saved_as_one_file_from_its_page(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
     browser.wait("document.querySelector('#save')?.download === 'grpo-1.html'")
@@ -693,6 +718,7 @@ def test_a_run_is_saved_as_one_file_from_its_page(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_texts_have_the_contrast_that_wcag_asks_for(viewed: Viewed, theme: str) -> None:
     browser = viewed.browser
@@ -742,6 +768,7 @@ def test_axe_finds_nothing_on_any_page(viewed: Viewed, theme: str) -> None:
     browser.do("localStorage.clear()")
 
 
+@pytest.mark.slow
 def test_a_long_sample_is_short_until_it_is_opened(viewed: Viewed) -> None:
     long = ExperimentKey("verbose")
     samples: list[Mapping[str, str | float]] = [
@@ -757,6 +784,7 @@ def test_a_long_sample_is_short_until_it_is_opened(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_the_histogram_is_of_the_samples_that_are_found(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "rollouts")
     bars = "document.querySelector('#rewards').data[0].x.length"
@@ -766,6 +794,7 @@ def test_the_histogram_is_of_the_samples_that_are_found(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_workers_opens_at_the_cause_and_marks_its_begin(viewed: Viewed) -> None:
     key = ExperimentKey("late_straggler")
     write_run(viewed.data / "late_straggler", LookedAt(key, steps=60, slow=2, slow_from=31))
@@ -780,6 +809,7 @@ def test_workers_opens_at_the_cause_and_marks_its_begin(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_nobody_is_called_slow_where_all_become_slow_at_once(viewed: Viewed) -> None:
     key = ExperimentKey("all_slow")
     write_run(viewed.data / "all_slow", LookedAt(key, steps=20, slow_step=10))
@@ -787,6 +817,7 @@ def test_nobody_is_called_slow_where_all_become_slow_at_once(viewed: Viewed) -> 
     assert "Slowest" not in browser.get("document.querySelector('main').textContent")
 
 
+@pytest.mark.slow
 def test_phases_have_colours_of_their_own_that_are_seen_on_both_grounds(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
     colors = browser.get("Object.values(otelRl.charts.phases)")
@@ -806,6 +837,7 @@ def test_phases_have_colours_of_their_own_that_are_seen_on_both_grounds(viewed: 
             assert (high + 0.05) / (low + 0.05) >= 3, (color, ground)
 
 
+@pytest.mark.slow
 def test_by_time_the_begin_of_a_cause_is_marked_too(viewed: Viewed) -> None:
     key = ExperimentKey("by_time")
     write_run(viewed.data / "by_time", LookedAt(key, steps=60, slow=2, slow_from=31))
@@ -819,6 +851,7 @@ def test_by_time_the_begin_of_a_cause_is_marked_too(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_constant_is_not_magnified(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
     ranges = browser.get(
@@ -829,6 +862,7 @@ def test_a_constant_is_not_magnified(viewed: Viewed) -> None:
     assert ranges[1] == [0, 1]
 
 
+@pytest.mark.slow
 def test_of_many_ranks_the_timeline_shows_a_few_until_all_are_asked_for(viewed: Viewed) -> None:
     ranks = ExperimentKey("ranks")
     life = Life(viewed.data / "ranks")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import OTEL_RL, clean_environment
-from tests.view_runs import LookedAt, write_run
+from tests.support.view_runs import LookedAt, write_run
 
 pytestmark = pytest.mark.process
 

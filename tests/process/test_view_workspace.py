@@ -11,9 +11,9 @@ from selenium.webdriver.common.keys import Keys
 
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-from tests.browser import Browser
-from tests.screenshots import served
-from tests.view_runs import T0, LookedAt, S, write_run
+from tests.support.browser import Browser
+from tests.support.screenshots import served
+from tests.support.view_runs import T0, LookedAt, S, write_run
 
 pytestmark = pytest.mark.process
 
@@ -72,6 +72,7 @@ def test_sections_are_closed_with_their_counts_and_what_is_opened_is_remembered(
     browser.wait(f"{section('critic')}?.querySelectorAll('[data-panel]').length === 40")
 
 
+@pytest.mark.slow
 def test_layers_are_one_chart_with_a_line_for_each(browser: Browser) -> None:
     browser.do("document.querySelector('#search').focus()")
     browser.press("layers")
@@ -92,6 +93,7 @@ def test_charts_are_found_by_a_regular_expression_that_the_address_keeps(browser
     assert browser.get("document.querySelector('#search').value") == "^(actor|env)/a[vw]"
 
 
+@pytest.mark.slow
 def test_a_joined_chart_is_found_by_each_of_its_keys(browser: Browser) -> None:
     browser.do("document.querySelector('#search').focus()")
     browser.press("layers/17/")
@@ -113,6 +115,7 @@ def drawn_expression(of: random.Random, depth: int = 3) -> str:
     return of.choice([f"^{one}", f"{one}$", f"({one}){other}"])
 
 
+@pytest.mark.slow
 def test_an_expression_finds_what_that_of_the_browser_finds(browser: Browser) -> None:
     of = random.Random(7)
     texts = ["", *("".join(of.choices("abB1/._", k=of.randrange(1, 7))) for _ in range(40))]
@@ -139,12 +142,14 @@ def test_an_expression_finds_what_that_of_the_browser_finds(browser: Browser) ->
 @pytest.mark.parametrize(
     "text", [r"(\w+)+:", "(a|a)*:", "((a*)*)*:", "(a?){90}:", ".*.*.*.*.*:", "(a|a)" * 60 + ":"]
 )
+@pytest.mark.slow
 def test_an_expression_that_would_take_years_ends(browser: Browser, text: str) -> None:
     of = f"otelRl.matcher({json.dumps(text)})"
     assert browser.get(f"{of}.test('a'.repeat(200))") is False
     assert browser.get(f"{of}.test('a'.repeat(90) + ':')") is not browser.get(f"{of}.isText")
 
 
+@pytest.mark.slow
 def test_what_is_no_expression_is_looked_for_as_text_and_said_so(browser: Browser) -> None:
     told = "document.querySelector('.tools').innerText.includes('looked for as text')"
     assert not browser.get(told)
@@ -154,6 +159,7 @@ def test_what_is_no_expression_is_looked_for_as_text_and_said_so(browser: Browse
     assert browser.get("otelRl.matcher('(?=A)').test('x(?=a)y')")
 
 
+@pytest.mark.slow
 def test_a_star_brings_a_chart_to_the_first_row(browser: Browser) -> None:
     first = "[...document.querySelectorAll('#first h3')].map((one) => one.textContent)"
     before = browser.get(first)
@@ -169,6 +175,7 @@ def test_a_star_brings_a_chart_to_the_first_row(browser: Browser) -> None:
     browser.wait(f"{first}.length === {len(before)}")
 
 
+@pytest.mark.slow
 def test_smoothing_log_and_outliers_are_of_all_charts_and_in_the_address(browser: Browser) -> None:
     browser.do(
         "const one = document.querySelector('#smooth'); one.value = '0.9';"
@@ -193,6 +200,7 @@ def test_zoom_and_cursor_are_shared(browser: Browser) -> None:
     browser.wait(f"{seen}.every(([a, b]) => a < 20 && b > 30)")
 
 
+@pytest.mark.slow
 def test_a_chart_fills_the_window_until_escape(browser: Browser) -> None:
     width = f"{PANELS}[0].querySelector('svg').getBoundingClientRect().width"
     before = browser.get(width)
@@ -202,6 +210,7 @@ def test_a_chart_fills_the_window_until_escape(browser: Browser) -> None:
     browser.wait(f"Math.abs({width} - {before}) < 2")
 
 
+@pytest.mark.slow
 def test_x_can_be_tokens(browser: Browser) -> None:
     browser.do(
         "const x = document.querySelector('.tools select');"
@@ -212,6 +221,7 @@ def test_x_can_be_tokens(browser: Browser) -> None:
     browser.wait(f"{xs}.at(-1) < 60 && {xs}.every((x, n) => n === 0 || x >= {xs}[n - 1])")
 
 
+@pytest.mark.slow
 def test_a_chart_waits_for_the_values_of_its_new_x(browser: Browser) -> None:
     title = f"{PANELS}[0].layout.xaxis"
     browser.do(
@@ -230,6 +240,7 @@ def test_a_chart_waits_for_the_values_of_its_new_x(browser: Browser) -> None:
     browser.do("location.reload()")
 
 
+@pytest.mark.slow
 def test_back_leads_to_the_place_one_came_from(browser: Browser) -> None:
     browser.do("document.querySelector('#search').focus()")
     browser.press("critic")
@@ -290,6 +301,7 @@ def test_a_step_before_the_fault_and_one_after_it_are_drawn_on_one_scale(
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(
     viewed: tuple[str, Browser], tmp_path: Path
 ) -> None:

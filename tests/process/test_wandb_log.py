@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from tests.process.commands import Row, clean_environment, jsonl_rows, otel_rl
-from tests.slow import slow_after
-from tests.wandb_offline import read_offline_run, run_directories
+from tests.support.wandb_offline import read_offline_run, run_directories
 
 pytestmark = pytest.mark.process
 
@@ -91,7 +90,8 @@ def test_the_run_of_the_library_is_what_it_was(logged: Path) -> None:
     assert [row["_step"] for row in history if "accuracy" in row] == [30]
 
 
-# Frameworks in the table of ``otel_rl.integrations.hook``, by what each passes to W&B.
+# Frameworks in the table of ``otel_rl.integrations.hook``, by what each passes to W&B. Their real
+# loggers are in ``tests/frameworks/test_sources.py``.
 
 FRAMEWORKS: dict[str, tuple[Any, Any, list[tuple[int, str, float]]]] = {
     "prime_rl": (
@@ -109,33 +109,6 @@ FRAMEWORKS: dict[str, tuple[Any, Any, list[tuple[int, str, float]]]] = {
         [(3, "trainer/reward/mean", 0.25), (4, "trainer/loss/policy", 0.5)],
     ),
     "json": ({}, [({"loss": 0.5}, 4)], [(4, "trainer/loss", 0.5)]),  # one that is not known
-    "nemo_rl": (
-        {"ray/*": "ray/ray_step"},
-        [
-            ({"train/loss": 0.5}, 4),
-            ({"ray/node.0.gpu.1.util": 50.0, "ray/ray_step": 400}, None),
-        ],
-        [(4, "trainer/loss", 0.5)],
-    ),
-    "openrlhf": (
-        {"train/*": "train/global_step", "eval/*": "eval/epoch"},
-        [
-            ({"train/policy_loss": 0.5, "train/global_step": 4}, None),
-            ({"eval/pass1": 0.25, "eval/global_step": 400}, None),
-        ],
-        [(4, "trainer/loss/policy", 0.5)],
-    ),
-    "roll": (
-        {},
-        [({"actor/pg_loss": 0.5, "n": {"a": 2}}, 4)],
-        [(4, "trainer/loss/policy", 0.5), (4, "trainer/n/a", 2)],
-    ),
-    "skyrl": ({}, [({"policy/policy_loss": 0.5}, 4)], [(4, "trainer/loss/policy", 0.5)]),
-    "tunix": (
-        {},
-        [({"train/loss": 0.5}, 4), ({"eval/loss": 0.25}, 400)],
-        [(4, "trainer/loss", 0.5)],
-    ),
 }
 
 FRAMEWORK = """
@@ -153,7 +126,7 @@ FRAMEWORK = """
 """
 
 
-@pytest.mark.parametrize("package", slow_after(3, [*FRAMEWORKS]))
+@pytest.mark.parametrize("package", [*FRAMEWORKS])
 def test_what_a_framework_logs_to_wandb_is_in_the_run_without_a_line_of_code(
     tmp_path: Path, package: str
 ) -> None:

@@ -24,9 +24,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from tests.otlp_sink import Sink, serve
 from tests.process.unruly import Endpoint, Request, unruly, worker
-from tests.slow import slow_after
+from tests.support.otlp_sink import Sink, serve
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 

@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
-from tests.otlp_sink import Sink, measurements, serve, sums
 from tests.process.unruly import HEARTBEAT, OWN_CLOCK, Endpoint, Manner, Request, unruly, worker
-from tests.slow import slow_after
+from tests.support.otlp_sink import Sink, measurements, serve, sums
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.otlp_sink import Event, Sink, serve
 from tests.process.unruly import OWN_CLOCK, Endpoint, Request, unruly, worker
-from tests.slow import slow_after
+from tests.support.otlp_sink import Event, Sink, serve
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 

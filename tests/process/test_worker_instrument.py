@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.otlp_sink import Sink, pairs, serve, sums
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
-from tests.slow import slow_after
+from tests.support.otlp_sink import Sink, pairs, serve, sums
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 

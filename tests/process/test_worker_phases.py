@@ -20,8 +20,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
-from tests.otlp_sink import Sink, measurements, pairs, serve, sums
 from tests.process.commands import OPEN_FOR_LONG, clean_environment, jsonl_rows, otel_rl
+from tests.support.otlp_sink import Sink, measurements, pairs, serve, sums
 
 pytestmark = pytest.mark.process
 

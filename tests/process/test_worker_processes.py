@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.otlp_sink import Sink, pairs, serve, sums
+from tests.support.otlp_sink import Sink, pairs, serve, sums
 
 pytestmark = pytest.mark.process
 

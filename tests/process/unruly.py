@@ -16,9 +16,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 
-from tests.otlp_sink import Sink
-from tests.ports import free_ports
 from tests.process.commands import clean_environment
+from tests.support.otlp_sink import Sink
+from tests.support.ports import free_ports
 
 __all__ = ["HEARTBEAT", "OWN_CLOCK", "Endpoint", "Manner", "Request", "Worker", "unruly", "worker"]
 

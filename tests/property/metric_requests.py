@@ -19,7 +19,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     SummaryDataPoint,
 )
 
-from tests.otlp_requests import backwards
+from tests.support.otlp_requests import backwards
 
 __all__ = ["NOW_NS", "S", "conversations", "requests"]
 

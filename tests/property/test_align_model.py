@@ -39,8 +39,8 @@ from otel_rl.records import (
     Worker,
 )
 from otel_rl.semconv.spec import Instrument, Reduction
-from tests.kept import revived
-from tests.slow import examples
+from tests.support.kept import revived
+from tests.support.slow import examples
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S

@@ -23,7 +23,7 @@ from otel_rl.records import Batch, Decoded, ExperimentKey, Measurements, Signal
 from tests.dialects.replay import requests
 from tests.fuzz.corpus import Seed, corpus
 from tests.property.metric_requests import NOW_NS, conversations
-from tests.slow import examples
+from tests.support.slow import examples
 
 DIALECTS = Path("tests/dialects")
 BOUNDS = {"max_points_per_request": 4000, "max_attributes": 3, "max_exemplars": 2}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
 from otel_rl.records import Buckets, HistogramPoint, Series, SumPoint, Temporality, Worker
 from otel_rl.semconv.spec import Instrument
-from tests.slow import examples
+from tests.support.slow import examples
 
 S = 1_000_000_000
 SERIES = Series(Worker("generator", "i"), "tokens", instrument=Instrument.COUNTER)

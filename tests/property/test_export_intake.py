@@ -12,7 +12,7 @@ from otel_rl.bridge.rows.steps.step_closing import Check, ClosedStep
 from otel_rl.diagnose.history.records import Facts, WorkerFields
 from otel_rl.records import Covered, Measurements, Point, Series, SumPoint, Temporality, Worker
 from otel_rl.semconv.spec import Instrument
-from tests.slow import examples
+from tests.support.slow import examples
 
 S = 1_000_000_000
 SETTINGS = AlignSettings(max_series=6, per_worker=True)

@@ -17,7 +17,7 @@ from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
 from otel_rl.goodput import Spent
 from otel_rl.records import Attempt
 from otel_rl.semconv.spec import Reduction
-from tests.slow import examples
+from tests.support.slow import examples
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S

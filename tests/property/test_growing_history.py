@@ -22,7 +22,7 @@ from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
 from otel_rl.diagnose.stats.medians import to_median
 from otel_rl.diagnose.stats.peers import peers_of
 from otel_rl.diagnose.stats.pooled import pooled
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 
 SEED = 20
 LOOKS = 6

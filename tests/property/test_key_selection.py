@@ -11,7 +11,7 @@ from otel_rl.bridge.delivery.selection import KeySelection, Kind, ProjectKeys, V
 from otel_rl.bridge.key_names import KeyNames
 from otel_rl.records import GPUS, HOSTS, KeySpec, Row, Table
 from otel_rl.semconv.spec import Tier
-from tests.slow import examples
+from tests.support.slow import examples
 
 NS_PER_MINUTE = 60_000_000_000
 DEVICES = (f"{GPUS}/", f"{HOSTS}/")

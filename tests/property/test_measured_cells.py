@@ -10,7 +10,7 @@ from otel_rl.bridge.rows.measured_cells import MAX_KEYS, MeasuredCells
 from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
 from otel_rl.diagnose.history.records import ALL_RECORDED
 from otel_rl.semconv.spec import Reduction
-from tests.slow import examples
+from tests.support.slow import examples
 
 WORKERS = [WorkerState("trainer", str(number)) for number in range(4)]
 KEY_TUPLES = (("a", "b", "c"), ("c", "d"), ("e",), ("a", "a", "b"))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Export, Measurements, Row, Series, Worker
-from tests.slow import examples
+from tests.support.slow import examples
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S

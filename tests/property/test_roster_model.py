@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Departure, Export, Worker
-from tests.kept import from_bytes, to_bytes
+from tests.support.kept import from_bytes, to_bytes
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S

@@ -46,8 +46,8 @@ from otel_rl.records import (
     Worker,
 )
 from otel_rl.semconv.spec import STEP_SPAN, Instrument, Reduction
-from tests.kept import from_bytes, to_bytes
-from tests.slow import examples
+from tests.support.kept import from_bytes, to_bytes
+from tests.support.slow import examples
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S

@@ -24,11 +24,11 @@ import psycopg
 from otel_rl.run_id import run_id
 from tests.faults.keeper import MARK, BridgeKeeper, kill
 from tests.faults.link import Link, Trouble
-from tests.otlp_requests import gauge, key_values, metrics_request, point
-from tests.postgres import PostgresServer
 from tests.process.commands import clean_environment
-from tests.strays import processes_with
-from tests.wandb_server import WandbServer
+from tests.support.otlp_requests import gauge, key_values, metrics_request, point
+from tests.support.postgres import PostgresServer
+from tests.support.strays import processes_with
+from tests.support.wandb_server import WandbServer
 
 __all__ = ["LEASE_S", "Sender", "Site", "Striker"]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.keeper import wait_for
-from tests.postgres import PostgresServer
 from tests.shared.site import Sender, Site, Striker
-from tests.wandb_server import WandbServer
+from tests.support.postgres import PostgresServer
+from tests.support.wandb_server import WandbServer
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(600)]
 _FIRST = int(os.environ.get("SHARED_SEED", "0"))
 SEEDS = range(_FIRST, _FIRST + int(os.environ.get("SHARED_RUNS", "1")))
 STRIKES = 8
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 EXPERIMENTS = [f"e{n}" for n in range(4)]
 
 

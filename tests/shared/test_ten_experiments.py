@@ -14,9 +14,9 @@ import pytest
 from otel_rl.run_id import run_id
 from tests.faults.keeper import BridgeKeeper, kill, wait_for
 from tests.faults.link import Trouble
-from tests.postgres import PostgresServer
 from tests.shared.site import Sender, Site
-from tests.wandb_server import WandbServer
+from tests.support.postgres import PostgresServer
+from tests.support.wandb_server import WandbServer
 
 _log = logging.getLogger(__name__)
 

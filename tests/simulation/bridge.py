@@ -27,7 +27,7 @@ from tests.simulation.clock import Clock
 from tests.simulation.journal import Crash, Way
 from tests.simulation.knobs import Knobs
 from tests.simulation.library import Library
-from tests.stores import runs_of
+from tests.support.stores import runs_of
 
 __all__ = ["Bridge", "Writer"]
 

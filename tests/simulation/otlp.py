@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 
-from tests.otlp_requests import key_values
+from tests.support.otlp_requests import key_values
 
 __all__ = [
     "CUMULATIVE",

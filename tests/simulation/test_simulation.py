@@ -1,7 +1,7 @@
 """Nothing acknowledged is lost or doubled, in a few hundred simulated worlds.
 
 ``SIMULATION_SEEDS=5000`` looks at as many, ``SIMULATION_FIRST=71 SIMULATION_SEEDS=1`` at one. That
-bridges without a layer of their safety are found out is a matter of ``tests/mutants``.
+bridges without a layer of their safety are found out is a matter of ``tests/layers``.
 """
 
 import itertools
@@ -15,7 +15,7 @@ import pytest
 
 from otel_rl.bridge.rows.run import Run
 from tests.simulation.world import simulate
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 
 FIRST = int(os.environ.get("SIMULATION_FIRST", "0"))
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "250"))

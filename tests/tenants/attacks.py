@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from otel_rl.semconv.spec import STEP_SPAN
-from tests.otlp_requests import delimited, gauge, key_values, metrics_request, point
+from tests.support.otlp_requests import delimited, gauge, key_values, metrics_request, point
 
 __all__ = ["ATTACKER", "ATTACKS", "Attack", "Lane", "Request"]
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import httpx
 
-from tests import plain_http
-from tests.ports import free_ports
 from tests.process.commands import OTEL_RL, clean_environment
+from tests.support import plain_http
+from tests.support.ports import free_ports
+from tests.support.waiting import wait_until
 from tests.tenants.attacks import ATTACKER, Attack
 from tests.tenants.sending import Address, attack
 from tests.tenants.victim import TIMEOUT_S, VICTIM, Bystander
-from tests.waiting import wait_until
 
 __all__ = ["STOP_TIMEOUT_S", "Figures", "play"]
 

@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import Me
 from otel_rl.records import Value
 from otel_rl.run_id import run_id
 from tests.faults.keeper import wait_for
-from tests.otlp_requests import gauge, key_values, metrics_request, point
+from tests.support.otlp_requests import gauge, key_values, metrics_request, point
 from tests.tenants.sending import Address
 
 __all__ = ["TIMEOUT_S", "VICTIM", "Bystander"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.records import Row
-from tests.docs_examples import blocks
+from tests.support.docs_examples import blocks
 
 __all__ = ["install_example", "read_example", "register"]
 

@@ -11,8 +11,8 @@ from typing import Self
 
 import httpx
 
-from tests import waiting
-from tests.ports import free_ports
+from tests.support import waiting
+from tests.support.ports import free_ports
 
 __all__ = ["MlflowServer", "TrackerServer", "TrackioServer"]
 

@@ -15,9 +15,9 @@ from opentelemetry.metrics import Observation
 import otel_rl
 import otel_rl.integrations.wandb as wandb
 from otel_rl.worker.phases import flows
-from tests import leftovers
-from tests.leftovers import State, own_instruments
-from tests.otlp_sink import Sink, serve, sums
+from tests.support import leftovers
+from tests.support.leftovers import State, own_instruments
+from tests.support.otlp_sink import Sink, serve, sums
 
 
 @contextmanager

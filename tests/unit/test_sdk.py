@@ -7,7 +7,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from otel_rl.sdk import exact_view
 from otel_rl.signals import Signal
 from otel_rl.worker.otlp.requests import Intervals, RequestPacker, pack_collected
-from tests.otlp_sink import Measurement, measurements
+from tests.support.otlp_sink import Measurement, measurements
 
 
 def collected(reader: InMemoryMetricReader) -> list[Measurement]:

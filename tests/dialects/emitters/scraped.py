@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from tests.lab.programs import COLLECTOR
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 SCRAPES_S = float(os.environ.get("SCRAPES_S", "8"))
 INTERVAL_S = int(os.environ.get("INTERVAL_S", "1"))

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.journal.places import open_journal
-from tests.postgres import PostgresServer
-from tests.stores import Store
+from tests.support.postgres import PostgresServer
+from tests.support.stores import Store
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])

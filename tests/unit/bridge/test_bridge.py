@@ -38,10 +38,10 @@ from otel_rl.errors import (
 )
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.run_id import run_id
-from tests.otlp_requests import gauge, key_values, metrics_request, point
-from tests.postgres import PostgresServer
 from tests.process.commands import growing_lines
-from tests.waiting import wait_until
+from tests.support.otlp_requests import gauge, key_values, metrics_request, point
+from tests.support.postgres import PostgresServer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -15,7 +15,7 @@ from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.rows.scheduler import Around, Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import ExperimentKey, Row
-from tests.stores import Store, runs_of
+from tests.support.stores import Store, runs_of
 
 S = 1_000_000_000
 DAY_NS = 86_400 * S

@@ -15,7 +15,7 @@ from otel_rl.bridge.delivery.manager import RunState, RunStatus
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
 from otel_rl.errors import JournalFull, JournalGone
 from otel_rl.records import ExperimentKey
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 DEADLINE_S = 90.0
 

@@ -10,7 +10,7 @@ from otel_rl.bridge.receive.tokens import TokenShares
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import JournalLocked, LeaseLost
 from otel_rl.records import ExperimentKey, Offset, Row
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 KEY = ExperimentKey("e")
 

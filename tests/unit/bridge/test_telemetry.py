@@ -23,7 +23,7 @@ from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.telemetry import GaugeValue, SelfMetrics, queue_gauges
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
-from tests.otlp_sink import Sink, serve
+from tests.support.otlp_sink import Sink, serve
 
 
 class Collected:

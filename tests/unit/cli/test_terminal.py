@@ -10,7 +10,7 @@ import pytest
 
 from otel_rl.cli.standard_streams import Formatter, say
 from otel_rl.cli.terminal import LiveLine, counted, progress
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 class Terminal(io.StringIO):

@@ -1,11 +1,10 @@
 """The sections and panels of a dashboard."""
 
-import json
 from collections.abc import Sequence
 
 import pytest
 
-from otel_rl.dashboard.arrange import Panel, arrange, as_json, in_words
+from otel_rl.dashboard.arrange import Panel, arrange
 from otel_rl.dashboard.sections import SECTIONS, rule_of
 from otel_rl.records import KeySpec
 from otel_rl.semconv import names
@@ -140,22 +139,3 @@ def test_the_reward_comes_first() -> None:
         if spec.instrument is Instrument.GAUGE
     ]
     assert arrange(keys)[0].panels[0].keys == (names.RL_REWARD_MEAN,)
-
-
-def test_a_dashboard_is_json_and_words() -> None:
-    found = arrange([KeySpec("trainer/loss", names.RL_TRAIN_LOSS, "trainer", axis="step")])
-    assert json.loads(json.dumps(as_json(found))) == [
-        {
-            "title": "Learning",
-            "panels": [
-                {
-                    "title": "Train loss, trainer",
-                    "keys": ["trainer/loss"],
-                    "axis": "step",
-                    "unit": "",
-                    "stacked": False,
-                }
-            ],
-        }
-    ]
-    assert list(in_words(found)) == ["Learning", "  Train loss, trainer: trainer/loss"]

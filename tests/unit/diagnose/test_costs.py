@@ -9,7 +9,7 @@ from exams.what_if.simulated import told_of
 from otel_rl.diagnose.costs import Cost, cost_of, ranked_by_cost
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 from tests.unit.diagnose.made import AT, Series, changed, made
 
 SEED = 20

@@ -18,7 +18,7 @@ from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Kind, Verdict
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 from tests.unit.diagnose.made import AT, Series, changed, made
 from tests.unit.diagnose.played import Played
 from tests.unit.diagnose.test_evidence import jittered

@@ -7,7 +7,7 @@ import pytest
 
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.result import Diagnosis, Kind, Verdict
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 from tests.unit.diagnose.drawn import Drawn, Style, drawn
 
 RUNS = 15

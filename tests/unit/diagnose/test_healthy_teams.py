@@ -11,7 +11,7 @@ from exams.first.changes import LargerBatch
 from exams.first.effects import Effect, Measure
 from exams.first.events import Who
 from exams.first.programs import Job, Program, Stage, Topology
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 from tests.unit.diagnose.looked import looks
 
 _SEEDS = slow_after(1, range(1, 5))

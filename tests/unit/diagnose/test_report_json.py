@@ -13,7 +13,7 @@ from otel_rl.diagnose.places import Place, with_places
 from otel_rl.diagnose.render import in_words
 from otel_rl.diagnose.report_json import as_json
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
-from tests.view_runs import LookedAt, write_run
+from tests.support.view_runs import LookedAt, write_run
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/schemas/diagnose.json").read_text())
 

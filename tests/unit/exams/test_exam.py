@@ -1,17 +1,12 @@
 """The exam's judge can fail, and its runs depend on nothing but the seed."""
 
-import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from exams.first.case import draw, examine
-from exams.first.chart import chart
 from exams.first.judge import Look, Named, judged
-from exams.first.report import by_fault, figures, table, write_docs
-from exams.first.shares import wilson
+from exams.first.report import figures
 from exams.first.truth import Fault, Truth
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import RunHistory
@@ -52,11 +47,6 @@ def test_a_hang_is_timed_from_its_symptom_and_from_when_it_can_be_seen(
     assert found["hangs"] == 1
     assert found["hangs_in_time"] == from_symptom
     assert found["hangs_seen_in_time"] == from_visible
-
-
-def test_other_faults_are_no_hangs() -> None:
-    mark = judged(1, Truth((STRAGGLER,)), looks(FOUND))
-    assert figures([mark], seed=1, commit="x")["hangs"] == 0
 
 
 @pytest.mark.slow
@@ -101,11 +91,6 @@ def test_a_case_is_the_same_for_the_same_seed_and_another_for_another() -> None:
     one, again, other = draw(1, 7), draw(1, 7), draw(2, 7)
     assert (one.program, one.how, one.truth) == (again.program, again.how, again.truth)
     assert one.program != other.program
-
-
-def test_every_fifth_case_is_healthy() -> None:
-    healthy = [draw(3, number).truth.is_healthy for number in range(20)]
-    assert healthy == [number % 5 == 0 for number in range(20)]
 
 
 def test_a_right_first_cause_counts_with_its_worker_onset_and_time() -> None:
@@ -159,47 +144,3 @@ def test_a_cause_before_the_first_symptom_is_an_alarm() -> None:
 def test_one_look_with_a_cause_is_an_alarm_of_a_healthy_run() -> None:
     of_run, after = looks(FOUND)[0], looks()[1]
     assert judged(1, Truth(), [of_run, after]).is_false_alarm
-
-
-def test_the_time_to_a_verdict_is_also_told_of_short_steps_alone() -> None:
-    marks = [
-        replace(judged(1, Truth((STRAGGLER,)), looks(FOUND, at_s=at_s)), about={"step_s": step_s})
-        for at_s, step_s in ((120.0, 5.0), (300.0, 20.0))
-    ]
-    found = figures(marks, seed=1, commit="x")
-    assert (found["short"], found["told_short"]) == (1, 1)
-    assert found["p90_short_s"] == min(mark.told_s or 0.0 for mark in marks)
-    assert found["p90_s"] == max(mark.told_s or 0.0 for mark in marks)
-    assert "| the same, steps under 10 s | 1 of 1 | half within" in table(found)
-
-
-def test_the_interval_of_wilson_is_that_of_the_tables() -> None:
-    assert wilson(95, 100) == pytest.approx((0.888, 0.978), abs=1e-3)
-    assert wilson(0, 60) == pytest.approx((0.0, 0.0602), abs=1e-3)
-
-
-def test_the_table_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    begin, end = "<!-- exam: written by make diagnose-exam -->", "<!-- end of exam -->"
-    page.write_text(f"a\n{begin}\nold\n{end}\nb\n")
-    marks = [judged(1, Truth((STRAGGLER,)), looks(FOUND))]
-    write_docs(page, table(figures(marks, seed=4, commit="abc")))
-    text = page.read_text()
-    assert "old" not in text
-    assert "SEED=4" in text
-    assert "`abc`" in text
-    assert text.startswith("a\n")
-    assert text.endswith("\nb\n")
-
-
-def test_the_chart_has_a_bar_for_each_fault_that_was_alone() -> None:
-    marks = [
-        judged(1, Truth((STRAGGLER,)), looks(FOUND)),
-        judged(2, Truth((STRAGGLER,)), looks()),
-        judged(3, Truth(), looks()),
-    ]
-    faults = by_fault(marks)
-    assert faults == [(STRAGGLER.name, 1, 2)]
-    root = ET.fromstring(chart(faults, seed=4, commit="abc"))
-    texts = {"".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert {STRAGGLER.name, "1 of 2"} <= texts

@@ -12,7 +12,7 @@ import pytest
 import otel_rl
 from otel_rl.integrations import adapter as adapters
 from otel_rl.worker.session import GUARD
-from tests.otlp_sink import Sink, serve
+from tests.support.otlp_sink import Sink, serve
 
 _HERE = Path(__file__).parent
 _FRAMEWORKS = ("forge", "vllm", "transformers")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import otel_rl
 from otel_rl.integrations import adapter
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 
 ROOT = Path(__file__).parents[3]
 

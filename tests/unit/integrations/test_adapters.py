@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import otel_rl
-from tests.otlp_sink import Measurement, Sink, sums
-from tests.waiting import collect_garbage
+from tests.support.otlp_sink import Measurement, Sink, sums
+from tests.support.waiting import collect_garbage
 
 Adapter = Callable[[str], ModuleType]
 

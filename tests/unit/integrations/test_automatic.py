@@ -17,7 +17,7 @@ import otel_rl
 from otel_rl.cli.environment import adapter_environment
 from otel_rl.integrations import hook, import_hook
 from otel_rl.integrations.automatic import DIRECTORY, wait
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 
 Adapter = Callable[[str], ModuleType]
 

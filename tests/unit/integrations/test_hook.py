@@ -14,7 +14,7 @@ import otel_rl
 from otel_rl.integrations.adapter import Recorder, WorkerNames, automatically, before
 from otel_rl.integrations.hook import Hook, record_tensorboard
 from otel_rl.worker.session import GUARD
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 
 
 class Logger:

@@ -12,7 +12,7 @@ from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.run import Run
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.semconv.spec import Tier
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 
 Adapter = Callable[[str], ModuleType]
 

@@ -14,7 +14,7 @@ from otel_rl.semconv.names import RL_STATISTIC
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.identity import WorkerNames
 from otel_rl.worker.session import GUARD
-from tests.otlp_sink import Measurement, Sink, sums
+from tests.support.otlp_sink import Measurement, Sink, sums
 
 TRAINER = WorkerNames(role="trainer")
 

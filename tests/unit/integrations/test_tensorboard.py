@@ -9,7 +9,7 @@ import pytest
 import otel_rl
 from otel_rl.integrations.hook import record_tensorboard
 from otel_rl.worker.session import GUARD
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 
 
 @pytest.fixture(params=["before", "after"])

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import otel_rl
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 
 Adapter = Callable[[str], ModuleType]
 

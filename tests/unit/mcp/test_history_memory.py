@@ -8,7 +8,7 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.diagnosis.histories import MemoryBound
 from otel_rl.mcp.answers import Answers
 from otel_rl.records import ExperimentKey
-from tests.view_runs import LookedAt, write_run
+from tests.support.view_runs import LookedAt, write_run
 
 RUNS = ("a", "b", "c", "d")
 

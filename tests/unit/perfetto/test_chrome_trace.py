@@ -9,7 +9,7 @@ import pytest
 
 from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace
 from otel_rl.records import SpanRecord
-from tests.traces import BEGUN_NS, MS, span, steps_of_a_run
+from tests.support.traces import BEGUN_NS, MS, span, steps_of_a_run
 
 NAMES = {"trainer-0": "trainer/0", "generator-0": "generator/0", "generator-1": "generator/1"}
 

@@ -12,7 +12,7 @@ from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.records import ExperimentStatus
 from otel_rl.view.journals import Journals
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
-from tests.view_runs import GRPO, T0, LookedAt, write_run
+from tests.support.view_runs import GRPO, T0, LookedAt, write_run
 
 STEPS = 600
 RUN = LookedAt(slow=2, steps=STEPS, workers=3)

@@ -14,7 +14,7 @@ from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from otel_rl.view import journals
 from otel_rl.view.journals import Journals
-from tests.view_runs import LookedAt, write_run
+from tests.support.view_runs import LookedAt, write_run
 
 
 @pytest.fixture(scope="module")

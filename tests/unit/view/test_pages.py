@@ -29,7 +29,7 @@ from otel_rl.view.pages import Answer, Pages, Question
 from otel_rl.view.parts import overview, run_results
 from otel_rl.view.parts.run_results import RunResults
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, gpu, start_ns, step
-from tests.view_runs import HOSTILE, MEASURED, T0, LookedAt, S, write_run
+from tests.support.view_runs import HOSTILE, MEASURED, T0, LookedAt, S, write_run
 
 RUN = run_id("grpo", "1")
 ENDED_ID = run_id(ENDED.experiment, ENDED.trial)

@@ -16,7 +16,7 @@ from otel_rl.view import pages
 from otel_rl.view.pages import Answer, Pages, Question
 from otel_rl.view.report import CAUSES, report_html, report_steps
 from otel_rl.view.report_jobs import UNFINISHED, ReportJobs
-from tests.view_runs import HOSTILE, T0, LookedAt, write_run
+from tests.support.view_runs import HOSTILE, T0, LookedAt, write_run
 
 
 def report(directory: Path, run: str) -> str:

@@ -12,7 +12,7 @@ from otel_rl.worker import session
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
-from tests.otlp_sink import Measurement, Sink, measurements, serve
+from tests.support.otlp_sink import Measurement, Sink, measurements, serve
 
 Collect = Callable[[], list[Measurement]]
 

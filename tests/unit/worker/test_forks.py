@@ -14,9 +14,9 @@ from opentelemetry.metrics import CallbackOptions, Observation
 import otel_rl
 from otel_rl.worker import forks
 from otel_rl.worker.forks import Uncut
-from tests.forks import forked
-from tests.leftovers import own_instruments
-from tests.otlp_sink import Sink
+from tests.support.forks import forked
+from tests.support.leftovers import own_instruments
+from tests.support.otlp_sink import Sink
 
 pytestmark = [
     pytest.mark.process,

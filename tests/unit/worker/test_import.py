@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import otel_rl
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 
 pytestmark = pytest.mark.process
 

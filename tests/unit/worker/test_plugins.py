@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from otel_rl.worker.launch import Processes
-from tests.otlp_sink import Sink, sums
+from tests.support.otlp_sink import Sink, sums
 
 pytestmark = pytest.mark.process
 

@@ -13,8 +13,8 @@ from otel_rl.worker import lifetime, session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.export.transport import Outcome, Reply
 from otel_rl.worker.launch import launch_of
-from tests.otlp_requests import grpc_receiver
-from tests.otlp_sink import Sink, pairs
+from tests.support.otlp_requests import grpc_receiver
+from tests.support.otlp_sink import Sink, pairs
 
 
 def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:

@@ -18,7 +18,7 @@ from opentelemetry.sdk import trace as sdk_trace
 
 import otel_rl
 from otel_rl.worker.api import lineage
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 from tests.unit.test_sdk import collected, exact_provider
 
 

@@ -33,8 +33,8 @@ from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.run_id import run_id
 from tests.faults.disk import small_disk
-from tests.otlp_requests import Attributes, gauge, key_values, metrics_request, point
-from tests.waiting import wait_until
+from tests.support.otlp_requests import Attributes, gauge, key_values, metrics_request, point
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -14,8 +14,8 @@ from otel_rl.bridge.delivery.writer import Writer
 from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row
 from otel_rl.run_id import run_id
+from tests.support.waiting import wait_until
 from tests.unit.bridge.delivery.bench import DEADLINE_S, Bench
-from tests.waiting import wait_until
 
 A = ExperimentKey("a")
 

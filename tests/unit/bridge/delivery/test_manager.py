@@ -19,9 +19,9 @@ from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.errors import ConfigError, JournalError, JournalFull, JournalGone, JournalUnavailable
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
+from tests.support.wandb_offline import read_offline_run, run_directories
+from tests.support.wandb_server import WandbServer
 from tests.unit.bridge.delivery.bench import DEADLINE_S, Bench
-from tests.wandb_offline import read_offline_run, run_directories
-from tests.wandb_server import WandbServer
 
 pytestmark = pytest.mark.process
 

@@ -19,9 +19,9 @@ from otel_rl.bridge.delivery.manager import RunState, RunStatus
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from tests.faults.link import Link, Trouble
-from tests.slow import selected, slow_after
+from tests.support.slow import selected, slow_after
+from tests.support.wandb_server import API_KEY, WandbServer
 from tests.unit.bridge.delivery.bench import Bench
-from tests.wandb_server import API_KEY, WandbServer
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, Row
-from tests import waiting
+from tests.support import waiting
 
 wait_until = partial(waiting.wait_until, timeout_s=90)
 

@@ -11,9 +11,9 @@ import pytest
 
 from otel_rl.bridge.delivery.tracker import BACKENDS, backend
 from otel_rl.errors import ConfigError, MissingExtra
+from tests.support.wandb_owned import Owned
+from tests.support.wandb_server import WandbServer
 from tests.trackers.example import install_example, register
-from tests.wandb_owned import Owned
-from tests.wandb_server import WandbServer
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from otel_rl.bridge.delivery.writer_slots import WriterSlots
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 DEADLINE_S = 90.0
 

@@ -31,10 +31,10 @@ from otel_rl.bridge.tracker_keys import alert_text
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import JournalUnavailable
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row
-from tests.kept import revived
+from tests.support.kept import revived
+from tests.support.waiting import wait_until
 from tests.unit.diagnose.standing import hung
 from tests.unit.diagnose.worlds import World
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -3,7 +3,7 @@
 from otel_rl.bridge.journal.archive_store import ArchiveStore, StoredPart
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.records import ExperimentKey
-from tests.stores import Store
+from tests.support.stores import Store
 
 KEY = ExperimentKey("a")
 

@@ -10,7 +10,7 @@ from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.retention import delete_run
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.records import ExperimentKey, Row
-from tests.stores import Store
+from tests.support.stores import Store
 
 KEY = ExperimentKey("exp", "trial")
 

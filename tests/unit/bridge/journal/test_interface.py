@@ -12,7 +12,7 @@ from otel_rl.bridge.journal.runs import DAMAGED_ROW, Commit, RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.errors import JournalClosed, JournalFull, LeaseLost
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
-from tests.stores import Store
+from tests.support.stores import Store
 
 KEY = ExperimentKey("exp", "trial")
 

@@ -16,8 +16,8 @@ from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.errors import JournalUnavailable
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
-from tests import waiting
-from tests.postgres import PostgresServer
+from tests.support import waiting
+from tests.support.postgres import PostgresServer
 
 LEASE_S = 1.5
 PATIENT_LEASE_S = 6.0  # a third of it is longer than a busy machine keeps a thread waiting

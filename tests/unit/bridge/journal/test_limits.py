@@ -21,9 +21,9 @@ from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import ConfigError, JournalFull, JournalLocked
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
-from tests.otlp_requests import gauge, key_values, metrics_request, point
-from tests.postgres import PostgresServer
-from tests.stores import Store, runs_of
+from tests.support.otlp_requests import gauge, key_values, metrics_request, point
+from tests.support.postgres import PostgresServer
+from tests.support.stores import Store, runs_of
 
 KEY = ExperimentKey("exp", "trial")
 S = 1_000_000_000

@@ -24,10 +24,10 @@ from otel_rl.bridge.rows.scheduler import Pace, Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, Description, ExperimentKey, ExperimentStatus, Row, Signal
 from otel_rl.run_id import run_id
-from tests.otlp_requests import gauge, key_values, metrics_request, point
-from tests.postgres import PostgresServer
-from tests.stores import Store, runs_of
-from tests.waiting import wait_until
+from tests.support.otlp_requests import gauge, key_values, metrics_request, point
+from tests.support.postgres import PostgresServer
+from tests.support.stores import Store, runs_of
+from tests.support.waiting import wait_until
 
 S = 1_000_000_000
 HOUR = 3_600 * S

@@ -10,10 +10,10 @@ import requests
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import load_settings
 from otel_rl.run_id import run_id
-from tests.otlp_requests import gauge, key_values, metrics_request, point
-from tests.postgres import PostgresServer
-from tests.slow import slow_after
-from tests.waiting import wait_until
+from tests.support.otlp_requests import gauge, key_values, metrics_request, point
+from tests.support.postgres import PostgresServer
+from tests.support.slow import slow_after
+from tests.support.waiting import wait_until
 
 MIB = 1 << 20
 TOKENS = {name: sha256(name.encode()).hexdigest() for name in ("greedy", "victim")}

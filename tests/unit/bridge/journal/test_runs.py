@@ -10,7 +10,7 @@ from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
-from tests.stores import Store, runs_of
+from tests.support.stores import Store, runs_of
 
 KEY = ExperimentKey("exp", "trial")
 

@@ -25,7 +25,7 @@ from otel_rl.bridge.journal.sqlite import (
 )
 from otel_rl.errors import ConfigError, JournalError, JournalGone, JournalLocked
 from otel_rl.records import Batch, ExperimentKey, Signal
-from tests.stores import runs_of
+from tests.support.stores import runs_of
 
 KEY = ExperimentKey("exp", "trial")
 

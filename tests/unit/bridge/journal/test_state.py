@@ -33,7 +33,7 @@ from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.stored_run import StoredRun
 from otel_rl.records import Row
 from tests.journals.small_run import HALF, LIVE, RANKS, Life, S, start_ns, step
-from tests.kept import to_bytes
+from tests.support.kept import to_bytes
 
 MUTATIONS = 1_500
 

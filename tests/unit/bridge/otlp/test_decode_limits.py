@@ -20,7 +20,7 @@ from otel_rl.records import (
     Worker,
 )
 from otel_rl.semconv.spec import Instrument
-from tests.otlp_requests import key_values
+from tests.support.otlp_requests import key_values
 
 OURS = {"telemetry.distro.name": "otel_rl"}
 

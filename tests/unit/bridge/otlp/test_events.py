@@ -17,7 +17,7 @@ from otel_rl.records import (
     Value,
     Worker,
 )
-from tests.otlp_requests import Attributes, any_value, event, logs_request
+from tests.support.otlp_requests import Attributes, any_value, event, logs_request
 
 RECEIVED_NS = 99
 

@@ -15,7 +15,7 @@ from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.errors import OtelRLError
 from otel_rl.records import Batch, ExperimentKey, Signal
-from tests.otlp_requests import delimited, gauge, key_values, metrics_request, trace_request
+from tests.support.otlp_requests import delimited, gauge, key_values, metrics_request, trace_request
 
 NOW_NS = 1_800_000_000_000_000_000
 

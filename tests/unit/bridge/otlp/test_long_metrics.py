@@ -16,7 +16,7 @@ from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import PART, Signal
-from tests.otlp_requests import key_values
+from tests.support.otlp_requests import key_values
 
 NOW_NS = time.time_ns()
 

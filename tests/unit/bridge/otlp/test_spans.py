@@ -15,7 +15,7 @@ from otel_rl.records import (
     SpanRecord,
     Worker,
 )
-from tests.otlp_requests import Attributes, key_values
+from tests.support.otlp_requests import Attributes, key_values
 
 TRACE, OTHER_TRACE = bytes(range(16)), bytes(range(16, 32))
 ONE, TWO, THREE = b"1" * 8, b"2" * 8, b"3" * 8

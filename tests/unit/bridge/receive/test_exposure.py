@@ -13,7 +13,7 @@ from otel_rl.bridge.receive.grpc import GrpcServer
 from otel_rl.bridge.receive.server import HttpServer
 from otel_rl.bridge.receive.tls import exposure
 from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
-from tests.otlp_requests import Journal, intake
+from tests.support.otlp_requests import Journal, intake
 
 ANYWHERE = ["0.0.0.0", "::", "10.0.0.7", "gpu-node-1", ""]
 LOOPBACK = ["127.0.0.1", "127.8.8.8", "::1", "localhost"]

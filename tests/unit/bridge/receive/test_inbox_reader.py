@@ -12,7 +12,7 @@ from otel_rl.bridge.receive.inbox_reader import InboxReader
 from otel_rl.errors import JournalFull
 from otel_rl.inbox import HEAD, LOCK, make_inbox, record
 from otel_rl.records import Batch, Signal
-from tests.otlp_requests import Journal, gauge, intake, metrics_request, point
+from tests.support.otlp_requests import Journal, gauge, intake, metrics_request, point
 
 
 class Kept:

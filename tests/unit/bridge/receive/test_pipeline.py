@@ -15,8 +15,8 @@ from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validation.validate import Validated, validate_known
 from otel_rl.errors import JournalFull, RequestTooLarge
 from otel_rl.records import ExperimentKey, Signal
-from tests.costs import cost_ratio
-from tests.otlp_requests import (
+from tests.support.costs import cost_ratio
+from tests.support.otlp_requests import (
     Journal,
     delimited,
     event,

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from otel_rl.bridge.receive.tls import TlsSettings, load_tls
 from otel_rl.errors import ConfigError
-from tests.tls_files import tls_files, tls_settings
+from tests.support.tls_files import tls_files, tls_settings
 
 
 @pytest.fixture

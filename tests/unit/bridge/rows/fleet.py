@@ -19,7 +19,7 @@ from otel_rl.records import (
     Worker,
 )
 from otel_rl.semconv.spec import Instrument
-from tests.kept import revived
+from tests.support.kept import revived
 
 __all__ = ["T0", "Fleet", "S", "ns", "worker"]
 

@@ -3,7 +3,7 @@
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Departure, Export, Row, Worker
-from tests.kept import revived
+from tests.support.kept import revived
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S

@@ -28,7 +28,7 @@ from otel_rl.records import (
     Worker,
 )
 from otel_rl.semconv.spec import Instrument, Reduction
-from tests.kept import revived, to_bytes
+from tests.support.kept import revived, to_bytes
 
 KEY = ExperimentKey("exp")
 S = 1_000_000_000

@@ -12,7 +12,7 @@ from otel_rl.bridge.rows.dedup.series_dedup import SeriesDedup
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Export, Measurements, Series, Worker
-from tests.costs import cost_ratio
+from tests.support.costs import cost_ratio
 
 T0 = 1_700_000_000_000_000_000
 

@@ -30,7 +30,7 @@ from otel_rl.run_id import run_id
 from otel_rl.semconv.spec import Reduction, Tier
 from otel_rl.view.pages import Pages, Question
 from tests.journals.small_run import Life
-from tests.otlp_requests import Attributes, gauge, key_values, metrics_request, point
+from tests.support.otlp_requests import Attributes, gauge, key_values, metrics_request, point
 from tests.unit.bridge.rows.fleet import PARTS, T0, Fleet, S, ns, worker
 
 TRAINER, GENERATOR = worker("trainer"), worker("generator")

@@ -12,8 +12,8 @@ from otel_rl.diagnose.history.records import Facts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Kind, Verdict
 from otel_rl.records import Decoded, Departure, Export, Measurements, Series, SpanRecord, Worker
-from tests.kept import revived
-from tests.traces import span as traced_span
+from tests.support.kept import revived
+from tests.support.traces import span as traced_span
 from tests.unit.diagnose.made import changed, made
 from tests.unit.diagnose.span_builder import span as built_span
 

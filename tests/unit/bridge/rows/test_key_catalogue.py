@@ -36,8 +36,8 @@ from otel_rl.records import (
 )
 from otel_rl.run_id import run_id
 from otel_rl.semconv.spec import Instrument, Tier
-from tests.otlp_requests import gauge, key_values, metrics_request, point
-from tests.stores import Store
+from tests.support.otlp_requests import gauge, key_values, metrics_request, point
+from tests.support.stores import Store
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S

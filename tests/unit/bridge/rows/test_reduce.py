@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import permutations
 
 import pytest
 
@@ -151,6 +152,34 @@ def test_the_spread_of_three_unequal_parts_is_that_of_all_values() -> None:
     )
 
 
+@pytest.mark.parametrize("number", [3, 3 * MAX_VALUES])
+def test_a_cell_has_the_same_statistics_however_many_values_it_holds(number: int) -> None:
+    cell = cell_of([1.0, 2.0, 6.0] * (number // 3))
+    suffixes = ("count", "mean", "min", "max", "std", "last", "rank_max", "p50")
+    found = [statistic(cell, suffix) for suffix in suffixes]
+    assert found[:-1] == pytest.approx([number, 3.0, 1.0, 6.0, math.sqrt(14 / 3), 6.0, 6.0])
+    assert found[-1] is None
+    assert reduced(cell, Reduction.SUM) == 3.0 * number
+
+
+def test_equal_values_have_no_spread_and_an_infinite_one_has_none_that_is_a_number() -> None:
+    assert moments(7, 7, 7).result(Reduction.STD) == 0.0
+    spread = Moments(count=2, squares=math.inf).result(Reduction.STD)
+    assert spread is not None
+    assert math.isnan(spread)
+
+
+def test_the_last_of_a_cell_is_that_of_the_latest_time() -> None:
+    cells: dict[int, Cell] = {}
+    for value, time_ns in ((1.0, 20), (2.0, 30), (3.0, 10)):
+        put(cells, 0, value, time_ns, Reduction.LAST)
+    assert reduced(cells[0], Reduction.LAST) == 2.0
+
+
+def test_cells_of_few_values_are_merged_whole() -> None:
+    assert merged([[1.0], [2.0, 3.0]]) == [1.0, 2.0, 3.0]
+
+
 def test_nothing_has_no_statistic() -> None:
     nothing: Cell = []
     assert reduced(nothing, Reduction.MEAN) is None
@@ -169,6 +198,47 @@ def test_the_mean_of_two_histograms_is_that_of_all_their_values() -> None:
     found = distribution((0, 1, 3), total=1.5)
     found.add(count=1, total=10.0, minimum=None, maximum=None, buckets=Buckets.of([(1, 16, 1)]))
     assert found.statistic("mean") == pytest.approx(11.5 / 4)
+
+
+def parts() -> list[Distribution]:
+    """Three parts with bounds, of two layouts."""
+    return [
+        distribution((0, 1, 2), (1, 2, 2), total=4.0, minimum=0.5, maximum=2.0),
+        distribution((0, 4, 4), total=8.0, minimum=0.25, maximum=4.0),
+        distribution((2, 3, 2), total=5.0, minimum=2.25, maximum=2.75),
+    ]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_parts_have_the_same_values_in_whatever_order_they_are_merged(
+    order: Sequence[int],
+) -> None:
+    found, each = Distribution(), parts()
+    for place in order:
+        found.merge(each[place])
+    assert dict(found.values("k", ("min", "max", "p50", "p90", "p100"))) == pytest.approx(
+        {"k": 1.7, "k/count": 10, "k/min": 0.25, "k/max": 4.0, "k/p50": 2.5, "k/p90": 3.0625,
+         "k/p100": 4.0}
+    )  # fmt: skip
+
+
+def test_a_part_of_which_only_bounds_are_known_widens_those_of_the_whole() -> None:
+    found = distribution((-math.inf, 1, 1), minimum=0.5, maximum=0.75)
+    buckets = Buckets.of([(4, math.inf, 1)])
+    bounds = (0.25, 8.0)
+    found.add(count=1, total=None, minimum=None, maximum=None, buckets=buckets, bounds=bounds)
+    assert dict(found.values("k", ("min", "max", "mean"))) == {"k/count": 2}
+    assert (found.quantile(0.0), found.quantile(1.0)) == (0.25, 8.0)
+
+
+def test_a_part_without_buckets_leaves_the_merged_whole_without_quantiles() -> None:
+    found, bare = Distribution(), Distribution()
+    for _ in range(2):
+        bare.add(count=3, total=6.0, minimum=1.0, maximum=3.0, buckets=Buckets.of([]))
+    found.merge(bare)
+    found.merge(distribution((0, 1, 5), total=1.0))
+    assert (found.unbucketed, found.quantile(0.5)) == (6, None)
+    assert found.statistic("mean") == pytest.approx(13 / 11)
 
 
 def distribution(*buckets: tuple[float, float, int], **known: float) -> Distribution:
@@ -226,7 +296,10 @@ def test_a_single_value_is_every_quantile() -> None:
 
 @pytest.mark.parametrize(
     ("suffix", "expected"),
-    [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p101", None), ("max", None), ("pxy", None)],
+    [
+        *[("p0", 0.0), ("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p100", 1.0)],
+        *[("p101", None), ("max", None), ("pxy", None)],
+    ],
 )
 def test_quantile_suffixes(suffix: str, expected: float | None) -> None:
     assert quantile_of_suffix(suffix) == pytest.approx(expected)

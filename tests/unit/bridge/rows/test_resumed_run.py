@@ -11,7 +11,7 @@ from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.run_id import run_id
 from tests.journals.small_run import T0, Life, S
-from tests.otlp_requests import Attributes, gauge, key_values, metrics_request, point
+from tests.support.otlp_requests import Attributes, gauge, key_values, metrics_request, point
 
 KEY = ExperimentKey("grpo")
 INFO = RunInfo(KEY, run_id(KEY.experiment, KEY.trial), Path())

@@ -10,7 +10,7 @@ from otel_rl.bridge.journal.spool import Spooled
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
-from tests.otlp_requests import gauge, key_values, metrics_request, point
+from tests.support.otlp_requests import gauge, key_values, metrics_request, point
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S

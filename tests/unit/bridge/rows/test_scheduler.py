@@ -31,7 +31,7 @@ from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, Decoded, ExperimentKey, Signal, Value
 from otel_rl.run_id import run_id
-from tests.otlp_requests import (
+from tests.support.otlp_requests import (
     Attributes,
     event,
     gauge,
@@ -40,8 +40,8 @@ from tests.otlp_requests import (
     metrics_request,
     point,
 )
-from tests.slow import slow_after
-from tests.stores import Store
+from tests.support.slow import slow_after
+from tests.support.stores import Store
 
 S = 1_000_000_000
 

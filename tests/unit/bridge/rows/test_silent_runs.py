@@ -10,7 +10,7 @@ from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps import step_closing
 from otel_rl.records import ExperimentKey
-from tests.stores import Store
+from tests.support.stores import Store
 from tests.unit.bridge.rows.test_scheduler import SLOW, B, Bench, alerts, batch
 
 MANY = [ExperimentKey(f"run-{n}") for n in range(100)]

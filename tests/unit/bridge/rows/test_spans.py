@@ -14,7 +14,7 @@ from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.bridge.rows.spans import SpanWindow
 from otel_rl.bridge.rows.step_analysis import MAX_WORKERS, StepAnalysis
 from otel_rl.records import SpanRecord
-from tests.costs import cost_ratio
+from tests.support.costs import cost_ratio
 from tests.unit.diagnose.span_builder import span
 
 S = 1_000_000_000

@@ -17,7 +17,7 @@ from otel_rl.records import (
     Value,
     Worker,
 )
-from tests.kept import revived
+from tests.support.kept import revived
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S

@@ -20,7 +20,7 @@ from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT
 from otel_rl.cli.main import main
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 from tests.unit.diagnose import worlds
 from tests.unit.diagnose.worlds import World
 

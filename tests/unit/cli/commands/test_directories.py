@@ -10,7 +10,7 @@ from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.cli.main import main
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-from tests.view_runs import LookedAt, write_run
+from tests.support.view_runs import LookedAt, write_run
 
 RUN_ID = run_id("grpo", "1")
 READERS = (("diagnose",), ("runs",), ("report", "-o", "page.html"))

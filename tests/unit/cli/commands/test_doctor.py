@@ -18,7 +18,7 @@ from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.cli.main import main
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 A, B = ExperimentKey("grpo"), ExperimentKey("ppo", "try-2")
 NOON_NS = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC

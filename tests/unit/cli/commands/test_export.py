@@ -15,7 +15,7 @@ from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.cli.main import main
 from otel_rl.diagnose.history.records import Facts, StepFacts, WorkerFacts
 from otel_rl.records import ExperimentKey, KeySpec
-from tests.traces import BEGUN_NS, MS, keep_spans, span, steps_of_a_run
+from tests.support.traces import BEGUN_NS, MS, keep_spans, span, steps_of_a_run
 
 RUN, OTHER = ExperimentKey("grpo", "one"), ExperimentKey("ppo", "two")
 

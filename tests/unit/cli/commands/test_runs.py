@@ -30,7 +30,7 @@ from otel_rl.records import (
     WorkerFailure,
 )
 from otel_rl.run_id import run_id
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 S = 1_000_000_000
 HOUR_S = 3_600

@@ -62,6 +62,14 @@ def test_a_phase_within_a_phase_takes_its_time_out() -> None:
     ]
 
 
+def test_a_phase_that_took_no_time_does_not_cut_the_one_around_it() -> None:
+    assert path(
+        span("step", 0, 10, step=1),
+        span("train", 1, 10, within="step"),
+        span("mark", 6, 6, within="train"),
+    ) == [(0, 1, "trainer-0/unaccounted"), (1, 10, "trainer-0/train")]
+
+
 def test_of_children_side_by_side_the_last_to_end_decided() -> None:
     assert path(
         span("step", 0, 10, step=1),

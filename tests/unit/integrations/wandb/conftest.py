@@ -6,7 +6,7 @@ import pytest
 import otel_rl
 import otel_rl.integrations.wandb as wandb
 from otel_rl.worker.session import GUARD
-from tests.otlp_sink import Sink, serve
+from tests.support.otlp_sink import Sink, serve
 
 _FOREIGN = ("OTEL_", "SLURM_", "OMPI_", "WANDB_", "RANK", "WORLD_SIZE")
 

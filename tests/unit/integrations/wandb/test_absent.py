@@ -8,7 +8,7 @@ import pytest
 
 import otel_rl.integrations.wandb as wandb
 from otel_rl.integrations.wandb import _absent
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 
 
 def test_errors_of_wandb_can_be_caught() -> None:

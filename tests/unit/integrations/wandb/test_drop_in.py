@@ -16,8 +16,8 @@ from otel_rl.errors import ConfigError
 from otel_rl.integrations.wandb import _absent
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.session import GUARD
-from tests.forks import forked
-from tests.otlp_sink import Measurement, Sink, sums
+from tests.support.forks import forked
+from tests.support.otlp_sink import Measurement, Sink, sums
 
 
 def arrived(sink: Sink, name: str | None = None) -> list[Measurement]:

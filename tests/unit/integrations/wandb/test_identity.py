@@ -6,7 +6,7 @@ import otel_rl
 import otel_rl.integrations.wandb as wandb
 from otel_rl.integrations.wandb._run import worker_of
 from otel_rl.worker.identity import WorkerNames
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 
 RUN = {"OTEL_RL_EXPERIMENT": "exp", "OTEL_RL_TRIAL": "7"}
 

@@ -15,7 +15,7 @@ from otel_rl.worker import session, tensors
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.phases import flows
 from tests.gpu.stream import Cuda
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 from tests.unit.worker.api.test_phases import arrived, iteration_s, seconds, spans
 
 MS = 1e-3

@@ -12,7 +12,7 @@ import otel_rl
 from otel_rl.errors import ConfigError
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.session import GUARD
-from tests.otlp_sink import Event, Sink, serve
+from tests.support.otlp_sink import Event, Sink, serve
 
 START, END, BYE = "rl.experiment.start", "rl.experiment.end", "rl.worker.end"
 SAMPLE = "rl.rollout.sample"

@@ -12,8 +12,8 @@ import otel_rl
 from otel_rl.worker.system.nvml import Device, Reading
 from otel_rl.worker.system.sampler import GpuOwners
 from tests.gpu.machine import Machine, compiler, gpu, uuid_of
-from tests.otlp_sink import Sink, pairs
-from tests.waiting import wait_until
+from tests.support.otlp_sink import Sink, pairs
+from tests.support.waiting import wait_until
 
 S = 1_000_000_000
 TIMEOUT_S = 60.0

@@ -17,7 +17,7 @@ import otel_rl
 from otel_rl.worker import session
 from otel_rl.worker.api import lineage
 from otel_rl.worker.drops import DropReason
-from tests.otlp_sink import Sink, pairs
+from tests.support.otlp_sink import Sink, pairs
 
 
 @dataclasses.dataclass

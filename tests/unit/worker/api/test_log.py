@@ -10,7 +10,7 @@ from opentelemetry import metrics, trace
 import otel_rl
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
-from tests.otlp_sink import Measurement, Sink
+from tests.support.otlp_sink import Measurement, Sink
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from opentelemetry import metrics
 import otel_rl
 from otel_rl.errors import ConfigError
 from otel_rl.worker.settings import MfuOptions, MfuSettings, read_settings
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 
 VARIABLES = {
     "OTEL_RL_MODEL_FLOPS_PER_TOKEN": "4.2e10",

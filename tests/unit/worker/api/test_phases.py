@@ -20,8 +20,8 @@ from otel_rl.worker.api.phase_spans import begin_phase_span, end_span
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.phases import WHOLES, flows
 from otel_rl.worker.phases.timeline import Frame
-from tests.otlp_sink import Measurement, Sink, pairs
-from tests.waiting import collect_garbage
+from tests.support.otlp_sink import Measurement, Sink, pairs
+from tests.support.waiting import collect_garbage
 
 WORK_S = 0.002
 

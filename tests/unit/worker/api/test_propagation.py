@@ -10,7 +10,7 @@ import pytest
 from opentelemetry import propagate, trace
 
 import otel_rl
-from tests import plain_http
+from tests.support import plain_http
 
 METHOD = "/reward.Reward/Score"
 

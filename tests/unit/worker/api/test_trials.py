@@ -22,9 +22,9 @@ from otel_rl.integrations.adapter import (
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.session import GUARD
-from tests.forks import forked
-from tests.leftovers import own_instruments
-from tests.otlp_sink import OK, Answer, Sink
+from tests.support.forks import forked
+from tests.support.leftovers import own_instruments
+from tests.support.otlp_sink import OK, Answer, Sink
 
 
 @pytest.fixture

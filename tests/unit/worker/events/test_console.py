@@ -21,7 +21,7 @@ from otel_rl.worker.events.console import (
     Console,
 )
 from otel_rl.worker.guard import Guard
-from tests.otlp_sink import Sink, serve
+from tests.support.otlp_sink import Sink, serve
 
 
 class Bench:

@@ -23,7 +23,7 @@ from otel_rl.worker.events.queue import (
 )
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import Request, encode_resource
-from tests.otlp_sink import events
+from tests.support.otlp_sink import events
 
 
 class Rig:

@@ -17,7 +17,7 @@ from otel_rl.worker.events.masking import masked, masked_lines, masked_message
 from otel_rl.worker.events.queue import EventQueue
 from otel_rl.worker.events.starts import ProvenanceThread, provenance
 from otel_rl.worker.guard import Guard
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize(

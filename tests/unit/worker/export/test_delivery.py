@@ -8,7 +8,7 @@ from otel_rl.worker.export.sender import Sender, Source, Store, open_transports
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.settings import read_settings
-from tests.otlp_sink import OK, Answer, Sink, sums
+from tests.support.otlp_sink import OK, Answer, Sink, sums
 
 AWAY: Answer = (503, {"Retry-After": "0"}, b"")
 

@@ -18,13 +18,14 @@ from otel_rl.worker.export.sender import Lane, Sender, Source, Store
 from otel_rl.worker.export.transport import Outcome, Reply
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import Request
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 ACCEPTED = Reply(Outcome.ACCEPTED)
 AWAY = Reply(Outcome.RETRY, "HTTP 503")
 NOBODY = Reply(Outcome.RETRY, "connection refused", unreachable=True)
 LONG_S = 3600.0
 PATIENCE_S = 90.0
+BUSY_S = 4.0  # of an end of which something takes its whole share: longer than a machine pauses
 
 
 class Endpoint:
@@ -232,7 +233,7 @@ def test_spans_that_cannot_be_delivered_leave_time_for_the_goodbye(rig: Rig) -> 
     rig.recorded.append(Request(b"span", 3, Signal.TRACES))
     rig.record(b"a")
     rig.goodbye = Request(b"goodbye", 0)
-    assert rig.sender.shutdown(1.0)
+    assert rig.sender.shutdown(BUSY_S)
     assert rig.endpoint.accepted == [b"a", b"goodbye"]
     assert rig.drops.counts() == {}
     assert rig.span_drops.counts() == {DropReason.SHUTDOWN: 3}
@@ -251,12 +252,12 @@ def test_an_endpoint_for_spans_that_hangs_costs_neither_a_flush_nor_the_goodbye(
     rig.goodbye = Request(b"goodbye", 0)
     rig.record(b"a")
     rig.recorded.append(Request(b"span", 1, Signal.TRACES))
-    assert rig.sender.flush(0.5)
+    assert rig.sender.flush(BUSY_S)
     released.set()
     wait_until(lambda: b"span" in rig.endpoint.accepted, timeout_s=PATIENCE_S)
     released.clear()
     rig.recorded.append(Request(b"span", 3, Signal.TRACES))
-    assert rig.sender.shutdown(1.0)
+    assert rig.sender.shutdown(BUSY_S)
     assert rig.endpoint.accepted == [b"a", b"span", b"goodbye"]
     assert rig.span_drops.counts() == {DropReason.SHUTDOWN: 3}
     released.set()
@@ -265,7 +266,7 @@ def test_an_endpoint_for_spans_that_hangs_costs_neither_a_flush_nor_the_goodbye(
 def test_a_device_that_hangs_leaves_time_for_the_spans(rig: Rig) -> None:
     rig.unready_since_ns = 1
     rig.recorded.append(Request(b"span", 1, Signal.TRACES))
-    assert not rig.sender.shutdown(1.0)
+    assert not rig.sender.shutdown(BUSY_S)
     assert rig.endpoint.accepted == [b"span"]
 
 

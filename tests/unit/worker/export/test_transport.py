@@ -24,8 +24,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from otel_rl.worker.export.sender import open_transport
 from otel_rl.worker.export.transport import Outcome, Reply, Transport
 from otel_rl.worker.settings import read_settings
-from tests.otlp_requests import grpc_receiver
-from tests.otlp_sink import Sink
+from tests.support.otlp_requests import grpc_receiver
+from tests.support.otlp_sink import Sink
 
 CA = Path(__file__).parents[3] / "tls" / "ca.pem"
 

@@ -13,9 +13,9 @@ from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.tensors import Deferred, NotANumber, hold, number
 from tests.gpu.stream import Cuda
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
+from tests.support.waiting import wait_until
 from tests.unit.worker.conftest import Collect
-from tests.waiting import wait_until
 
 STEP = "rl.loop.iteration"
 

@@ -27,8 +27,8 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.gauges import Buffer, GaugeEncoder, Logged, Measured, Stream
 from otel_rl.worker.otlp.requests import Intervals, Request, RequestPacker, encode_resource
 from otel_rl.worker.tensors import Deferred
-from tests.otlp_sink import measurements, pairs
-from tests.slow import examples
+from tests.support.otlp_sink import measurements, pairs
+from tests.support.slow import examples
 
 RESOURCE = Resource({"service.name": "s", "process.pid": 1, "flags": (True, False)}, "https://r/1")
 SCOPE = InstrumentationScope("meter", "1.0", "https://s/1", {"rl.reduce": "max"})

@@ -20,7 +20,7 @@ from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.gauges import Buffer
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
-from tests.otlp_sink import pairs
+from tests.support.otlp_sink import pairs
 from tests.unit.worker.conftest import Collect
 
 STEP = "rl.loop.iteration"

@@ -26,8 +26,8 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.metrics.step_counts import EndCounts
 from otel_rl.worker.step_context import StepScope, in_step
-from tests.otlp_sink import Sink, pairs
-from tests.slow import examples
+from tests.support.otlp_sink import Sink, pairs
+from tests.support.slow import examples
 
 STEP, SHARE, DURATION = "rl.loop.iteration", "otel_rl.step.share", "otel_rl.step.duration"
 COUNT = "otel_rl.step.count"

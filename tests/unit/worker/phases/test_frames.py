@@ -9,7 +9,7 @@ from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.phases import timeline
 from otel_rl.worker.phases.timeline import Frame, StepFrame, Timeline
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 
 WALL_NS = 1_700_000_000_000_000_000
 

@@ -8,8 +8,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 import otel_rl
 from otel_rl.semconv.names import RL_WORKER_GC_TIME
 from otel_rl.worker.phases.flows import GcTime
-from tests.otlp_sink import Sink, sums
-from tests.waiting import collect_garbage
+from tests.support.otlp_sink import Sink, sums
+from tests.support.waiting import collect_garbage
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from otel_rl.errors import ConfigError
 from otel_rl.worker.phases.flows import views
 from otel_rl.worker.phases.hangs import HangWatch, Stack
 from otel_rl.worker.settings import read_settings
-from tests.otlp_sink import Sink
-from tests.waiting import wait_until
+from tests.support.otlp_sink import Sink
+from tests.support.waiting import wait_until
 
 S = 1_000_000_000
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from otel_rl.worker.phases import UNACCOUNTED, WHOLES
 from otel_rl.worker.phases.timeline import MAX_DEPTH, MAX_PHASES, StepFrame, Timeline
-from tests.slow import examples
+from tests.support.slow import examples
 
 PHASES = ["train", "collector_wait", "weight_sync", "weight_push", "mine"]
 

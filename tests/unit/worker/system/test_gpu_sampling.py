@@ -20,8 +20,8 @@ from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.settings import GpuSettings
 from otel_rl.worker.system.sampler import GpuSampler
 from tests.gpu.machine import NAME, Machine, compiler, gpu, uuid_of
-from tests.otlp_sink import Sink, pairs
-from tests.waiting import wait_until
+from tests.support.otlp_sink import Sink, pairs
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.process,

@@ -20,7 +20,7 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.settings import HostSettings
 from otel_rl.worker.system import host
 from otel_rl.worker.system.host import Container, HostRecorder, HostTurn, Machine, Reading
-from tests.forks import forked
+from tests.support.forks import forked
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

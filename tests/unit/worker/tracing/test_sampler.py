@@ -23,7 +23,7 @@ from otel_rl.worker.api import lineage
 from otel_rl.worker.settings import read_settings
 from otel_rl.worker.tracing.sampler import StepSampler
 from otel_rl.worker.tracing.spans import CountedSpans, made_tracer_provider
-from tests.otlp_sink import Sink
+from tests.support.otlp_sink import Sink
 
 steps = st.integers(0, 10**9)
 shares = st.floats(0, 1)

@@ -18,7 +18,7 @@ from otel_rl.bridge.delivery.wandb.offline import (
     removed_unless_opened,
 )
 from otel_rl.errors import TrackerUnavailable
-from tests.wandb_offline import read_offline_run
+from tests.support.wandb_offline import read_offline_run
 
 RUN = "abcdefgh"
 BLOCK = 32 * 1024

@@ -11,8 +11,8 @@ from otel_rl.bridge.delivery.wandb.account import Account
 from otel_rl.bridge.delivery.wandb.shared import look_up, mark_key
 from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import ExperimentKey
-from tests.wandb_owned import Owned
-from tests.wandb_server import API_KEY, WandbServer
+from tests.support.wandb_owned import Owned
+from tests.support.wandb_server import API_KEY, WandbServer
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from otel_rl.bridge.receive.validation.sanitize import Admission
 from otel_rl.bridge.receive.validation.validate import Validated, validate
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import ExperimentKey, Signal
-from tests.otlp_requests import (
+from tests.support.otlp_requests import (
     Attributes,
     delimited,
     event,

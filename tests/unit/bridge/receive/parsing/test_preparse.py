@@ -18,8 +18,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.parsing.preparse import check_message_count
 from otel_rl.errors import MalformedRequest, RequestTooLarge
-from tests.costs import cost_ratio
-from tests.otlp_requests import delimited, gauge, metrics_request, point
+from tests.support.costs import cost_ratio
+from tests.support.otlp_requests import delimited, gauge, metrics_request, point
 
 ROOT = ExportMetricsServiceRequest.DESCRIPTOR
 

@@ -12,7 +12,7 @@ from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validation.validate import Validated, validate
 from otel_rl.records import Signal, Value
-from tests.otlp_requests import Attributes, event, every_event, key_values, logs_request
+from tests.support.otlp_requests import Attributes, event, every_event, key_values, logs_request
 
 NOW_NS = 1_800_000_000_000_000_000
 S = 1_000_000_000

@@ -13,7 +13,7 @@ from otel_rl.bridge.receive.validation.validate import Validated, validate
 from otel_rl.errors import RequestTooLarge
 from otel_rl.records import ExperimentKey, Signal
 from otel_rl.semconv import names
-from tests.otlp_requests import Attributes, event, every_event, key_values, logs_request
+from tests.support.otlp_requests import Attributes, event, every_event, key_values, logs_request
 
 NOW_NS = 1_800_000_000_000_000_000
 LIMITS = ReceiveLimits()

@@ -21,7 +21,7 @@ from otel_rl.bridge.receive.signal_specs import ExportRequest
 from otel_rl.bridge.receive.validation.validate import Validated, validate
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.records import ExperimentKey, Signal
-from tests.otlp_requests import (
+from tests.support.otlp_requests import (
     Attributes,
     event,
     gauge,

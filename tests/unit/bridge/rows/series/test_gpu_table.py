@@ -21,7 +21,7 @@ from otel_rl.records import (
 )
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument
-from tests.kept import revived
+from tests.support.kept import revived
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Export, Measurements, Row, Series, Worker
-from tests.kept import revived
+from tests.support.kept import revived
 
 __all__ = ["EXPECTED", "REPORTED", "T0", "Job", "S", "ranks"]
 

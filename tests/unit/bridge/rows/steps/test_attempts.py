@@ -6,7 +6,7 @@ import pytest
 
 from otel_rl.bridge.rows.steps.step_axis import Attempts
 from otel_rl.records import Decoded, Export, Measurements, Row, Series, Worker
-from tests.kept import revived
+from tests.support.kept import revived
 from tests.unit.bridge.rows.steps.jobs import T0, Job, S, ranks
 
 LOSS = "trainer/loss"

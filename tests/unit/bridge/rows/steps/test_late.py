@@ -4,7 +4,7 @@ import pytest
 
 from otel_rl.records import Decoded, Export, Measurements, Series, Worker
 from otel_rl.semconv import names
-from tests.kept import revived
+from tests.support.kept import revived
 from tests.unit.bridge.rows.test_aligner import (
     RANK0,
     RANK1,

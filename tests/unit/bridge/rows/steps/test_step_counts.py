@@ -7,7 +7,7 @@ import pytest
 from otel_rl.records import Buckets, Covered, HistogramPoint, Series, SumPoint, Temporality, Worker
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument
-from tests.kept import revived
+from tests.support.kept import revived
 from tests.unit.bridge.rows.test_aligner import (
     RANK0,
     RANK1,

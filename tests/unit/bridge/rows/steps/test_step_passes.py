@@ -19,7 +19,7 @@ from otel_rl.records import (
     Worker,
 )
 from otel_rl.semconv.spec import STEP_SPAN
-from tests.slow import slow_after
+from tests.support.slow import slow_after
 from tests.unit.bridge.rows.steps.jobs import EXPECTED, REPORTED, T0, Job, S, ranks
 
 

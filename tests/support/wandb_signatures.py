@@ -1,6 +1,6 @@
 """Whether calls that W&B takes are taken by the drop-in: run with the ``wandb`` that is installed.
 
-python -m tests.wandb_signatures
+python -m tests.support.wandb_signatures
 """
 
 import inspect

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 __all__ = ["MISSING", "PostgresServer", "bin_directory"]
 

@@ -5,7 +5,7 @@ import urllib.request
 
 from otel_rl.bridge.delivery.wandb.account import Account
 from otel_rl.bridge.delivery.wandb.shared import Marks
-from tests.wandb_server import API_KEY, WandbServer
+from tests.support.wandb_server import API_KEY, WandbServer
 
 __all__ = ["MARK", "Owned"]
 

@@ -1,4 +1,4 @@
-"""Writes the pictures of README and docs: ``python -m tests.screenshots DATA RUN REPORT``.
+"""Writes the pictures of README and docs: ``python -m tests.support.screenshots DATA RUN REPORT``.
 
 ``DATA`` has a run of ``otel-rl demo --fault straggler``, ``REPORT`` is made of it by
 ``otel-rl report``. ``tests/process/test_view_demo.py`` makes both, and calls ``take``.
@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from otel_rl.run_id import run_id
-from tests.browser import Browser
+from tests.support.browser import Browser
 
 __all__ = ["picture", "served", "take"]
 
-_IMAGES = Path(__file__).parents[1] / "docs" / "images"
+_IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 _PAGES = {"overview": "light", "timeline": "light", "workers": "dark"}
 

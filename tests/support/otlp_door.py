@@ -12,7 +12,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.tokens import AuthSettings
 from otel_rl.signals import Signal
-from tests.otlp_requests import Receiver, grpc_receiver, http_receiver
+from tests.support.otlp_requests import Receiver, grpc_receiver, http_receiver
 
 __all__ = ["PROTOCOLS", "Door", "Refused", "door_of"]
 

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 __all__ = ["ROOT", "Installation", "build_wheel", "install", "required"]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)

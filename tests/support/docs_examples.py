@@ -1,6 +1,6 @@
 """Runs what a page shows as its readers do: its Python examples, or all of it, from top to bottom.
 
-    otel-rl run ... -- python tests/docs_examples.py PAGE...
+    otel-rl run ... -- python tests/support/docs_examples.py PAGE...
 
 A tutorial is followed by ``follow``: a code block with a title is a file, and a block ``console``
 has commands after ``$``, each with what it prints.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from otel_rl.bridge.receive.tls import TlsSettings
 
-_SOURCE = Path(__file__).parent / "tls"
+_SOURCE = Path(__file__).parents[1] / "tls"
 
 
 def tls_files(directory: Path) -> Path:
