@@ -155,7 +155,7 @@ def diagnose(
     if found_nothing:
         verdict = Verdict.CANNOT_TELL if why_not else Verdict.HEALTHY
     return Diagnosis(
-        first,
+        first if steps is not None else min(history.known_steps, default=first),
         last,
         verdict,
         causes,

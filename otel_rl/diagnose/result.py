@@ -150,7 +150,7 @@ class Diagnosis:
     """Diagnosis of some steps of a run.
 
     Attributes:
-        first: The first step of the question.
+        first: The first step of the question, which for a whole run is the first that it has.
         last: The last step of the question.
         verdict: The verdict.
         causes: Ranked; none if there is nothing to explain, or no explanation.
