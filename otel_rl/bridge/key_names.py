@@ -61,6 +61,7 @@ class NamedKeys:
         self._names = names
         self._taken: set[str] = set()
         self._of: dict[str, Sequence[KeySpec]] = {}
+        self._pattern: re.Pattern[str] | None = None
         for spec in catalogue:
             self.add(spec)
 
@@ -74,6 +75,7 @@ class NamedKeys:
 
         The value under a name is that of the row divided by the ``own_scale`` of the answer.
         """
+        self._pattern = None
         named = self._of[spec.key] = [*self._named(spec)]
         self._taken.update(one.key for one in named)
         return named
@@ -84,11 +86,19 @@ class NamedKeys:
         return (named[0].key, named[0].own_scale) if named else (key, 1.0)
 
     def in_words(self, text: str) -> str:
-        """Return a sentence with the names in it for the keys of rows."""
-        return self._pattern().sub(lambda found: self.of(found[0])[0], text) if text else text
+        """Return a sentence with the names in it for the keys of rows.
 
-    def _pattern(self) -> re.Pattern[str]:
-        renamed = (key for key in self._of if self.of(key)[0] != key)
+        A key whose values have another scale or sign under its name stays: the numbers of the
+        sentence are those of rows.
+        """
+        if not text:
+            return text
+        if self._pattern is None:
+            self._pattern = self._compiled()
+        return self._pattern.sub(lambda found: self.of(found[0])[0], text)
+
+    def _compiled(self) -> re.Pattern[str]:
+        renamed = (key for key in self._of if self.of(key)[0] != key and self.of(key)[1] == 1)
         longest_first = sorted(renamed, key=len, reverse=True)
         return re.compile(_IN_WORDS.format("|".join(map(re.escape, longest_first)) or r"\b\B"))
 

@@ -109,7 +109,7 @@ class Answers:
         """Return values of a key, cut to a number of points with all extremes kept."""
         found = self._named(scope, run)
         data = self._read(found)
-        series = data.series.get(key)
+        series = data.series_of(key)
         if series is None:
             similar = ", ".join(similar_keys(data, key))
             raise ConfigError(

@@ -8,7 +8,7 @@ import math
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.key_names import NamedKeys
@@ -153,6 +153,18 @@ class RunData:
         return 24 * sum(len(of.values) for of in self.series.values()) + 12 * (
             self._cells + self._values
         )
+
+    def series_of(self, key: str) -> Series | None:
+        """Return the values of a key, by its name or by the key of rows, in whose scale they are.
+
+        A diagnosis tells the key of rows where the value under the name has another scale.
+        """
+        if key in self.series or key not in self._columns:
+            return self.series.get(key)
+        of, divisor = self._columns[key]
+        if divisor == 1:
+            return of
+        return replace(of, values=array("d", [value * divisor for value in of.values]))
 
     def add(self, number: int, facts: Facts | None) -> None:
         """Add the next record; None for one that is damaged."""

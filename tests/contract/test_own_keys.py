@@ -146,6 +146,35 @@ def test_the_page_an_agent_a_diagnosis_and_a_tracker_call_a_key_by_one_name(tmp_
     assert "trainer/actor/entropy" not in printed
 
 
+@pytest.mark.process
+def test_a_diagnosis_does_not_give_a_value_the_name_of_one_with_another_sign(
+    tmp_path: Path,
+) -> None:
+    """Its numbers are the registry's, so its key is, whose chart shows them."""
+    kl, of_program = "trainer/kl", "update/approx_kl/avg"
+    named, scales = {kl: of_program}, {kl: -1.0}
+    write_run(
+        tmp_path,
+        LookedAt(steps=40, named=named, scales=scales, diverges_at=30, has_phases=False),
+    )
+    settings = BridgeSettings(data=tmp_path)
+    pages, agent = Pages(settings), Answers(settings, MemoryBound(1 << 20))
+    try:
+        (cause, *_) = page_of(pages, "diagnosis")["causes"]
+        listed = agent.keys(None, None, search="kl", offset=0, limit=100)["keys"]
+        drawn = {key: page_of(pages, "series", key=key)["ys"][:20] for key in (kl, of_program)}
+        told = {key: agent.history(None, None, key, None, 10)["max"] for key in (kl, of_program)}
+    finally:
+        pages.close()
+        agent.close()
+    assert kl in {one["key"] for one in cause["evidence"]}
+    assert of_program not in orjson.dumps(cause).decode()
+    assert [one["key"] for one in listed] == [of_program]
+    assert drawn[kl] == [-value for value in drawn[of_program]]
+    assert min(drawn[kl]) > 0
+    assert told[kl] > 0 > told[of_program]
+
+
 def page_of(pages: Pages, part: str, **query: str) -> Any:
     run = run_id(GRPO.experiment, GRPO.trial)
     answer = pages.answer(Question(f"runs/{run}/{part}", query))

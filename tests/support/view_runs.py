@@ -64,6 +64,7 @@ class LookedAt:
         slow_step: Step in which all take four times as long; None for none.
         keys: Further keys, each with a value in each step.
         named: Further keys, with the names that the program gives them.
+        scales: Of those, the factors from the program's values, where not 1.
         samples: Rollouts, as fields.
         status: Of the run.
         diverges_at: Step from which reward and loss are NaN; None for none.
@@ -86,6 +87,7 @@ class LookedAt:
     slow_step: int | None = None
     keys: Sequence[str] = ()
     named: Mapping[str, str] = field(default_factory=dict)
+    scales: Mapping[str, float] = field(default_factory=dict)
     samples: Sequence[Mapping[str, str | float]] = ()
     status: ExperimentStatus = ExperimentStatus.COMPLETE
     diverges_at: int | None = None
@@ -107,7 +109,14 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
         store = RunStore(journal, clock_ns=lambda: now_ns)
         own = [KeySpec(key, key, "trainer", axis="step") for key in run.keys]
         own += [
-            KeySpec(key, name, key.partition("/")[0], axis="step", own_name=name)
+            KeySpec(
+                key,
+                name,
+                key.partition("/")[0],
+                axis="step",
+                own_name=name,
+                own_scale=run.scales.get(key, 1.0),
+            )
             for key, name in run.named.items()
         ]
         keys = encode_keys([*KEYS, *own])

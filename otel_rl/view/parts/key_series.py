@@ -69,10 +69,11 @@ def whole_series(data: RunData, key: str, *, by_time: bool) -> dict[str, Any]:
 
     Args:
         data: Of the run.
-        key: As ``Catalogue.keys`` names it.
+        key: As ``Catalogue.keys`` names it, or as a diagnosis does.
         by_time: x is the time in hours since the first value of the run; else the step.
     """
-    series = next((of for known, of in data.series.items() if label(known) == key), Series())
+    name = next((known for known in data.series if label(known) == key), key)
+    series = data.series_of(name) or Series()
     xs: Sequence[float] = series.steps
     if by_time:
         xs = [(ms - data.begun_ns / _NS_PER_MS) / _MS_PER_HOUR for ms in series.times_ms]
