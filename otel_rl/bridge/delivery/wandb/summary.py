@@ -190,14 +190,15 @@ class RunSummary:
     def take(self, rows: Sequence[Row]) -> None:
         for row in rows:
             self.hours(row.time_ns)
-            self._note_newest(row)
             self._note_axes(row)
+            keys = row.values.keys() & self._values.keys()
+            self._changed.update(keys)
+            if row.number >= self._row:
+                for key in keys:
+                    self._take(key, row)
+            self._note_newest(row)
             if row.number < self._row:
-                self._changed.update(row.values.keys() & self._values.keys())
                 continue
-            for key in row.values.keys() & self._values.keys():
-                self._take(key, row)
-                self._changed.add(key)
             if not self._step_keys.isdisjoint(row.values):
                 self._settle(row.time_ns)
             self._row = row.number + 1
@@ -215,12 +216,14 @@ class RunSummary:
 
     def _take(self, key: str, row: Row) -> None:
         of, value, place = self._values[key], row.values[key], (row.attempt, row.step)
-        last = of.last
-        if row.replaces and of.kind == Summary.MEAN:
+        last, known = of.last, self._newest.get(key)
+        # Without a newest step, a key of steps was not in the row that this one replaces.
+        is_counted = key not in self._all_step_keys if known is None else place <= known[0]
+        if row.replaces and of.kind == Summary.MEAN and is_counted:
             of.last = value
         else:
             of.take(value, row.time_ns)
-        if row.replaces and place < self._newest.get(key, (place, 0.0))[0]:
+        if row.replaces and known is not None and place < known[0]:
             of.last = last
 
     def _note_newest(self, row: Row) -> None:

@@ -157,6 +157,22 @@ def test_a_step_that_is_written_again_counts_once_and_does_not_stand_for_the_new
     assert found[TOKENS.key] == {"mean": 250.0, "last": 100.0}
 
 
+def test_a_mean_has_the_first_value_of_each_step_also_where_it_comes_late(tmp_path: Path) -> None:
+    """One worker's measurements always join rows that are written."""
+    lines: list[tuple[int, dict[str, float], bool]] = [
+        (1, {LOSS.key: 1.0}, False),
+        (2, {LOSS.key: 1.0}, False),
+        (1, {LOSS.key: 1.0, TOKENS.key: 100.0}, True),
+        (1, {LOSS.key: 1.0, TOKENS.key: 900.0}, True),
+        (2, {LOSS.key: 1.0, TOKENS.key: 300.0}, True),
+    ]
+    given = [
+        Row(number, step, number * S, values, replaces=again)
+        for number, (step, values, again) in enumerate(lines)
+    ]
+    assert shown(tmp_path, given)[TOKENS.key] == {"mean": 200.0, "last": 300.0}
+
+
 def of_step(number: int, step: int, value: float, *, again: bool = False) -> Row:
     values = {LOSS.key: value, REWARD.key: value, TOKENS.key: 100 * value, PIPE.key: value}
     return Row(number, step, number * S, values, policy_version=step, replaces=again)
