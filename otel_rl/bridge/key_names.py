@@ -61,7 +61,6 @@ class NamedKeys:
         self._names = names
         self._taken: set[str] = set()
         self._of: dict[str, Sequence[KeySpec]] = {}
-        self._pattern: re.Pattern[str] | None = None
         for spec in catalogue:
             self.add(spec)
 
@@ -75,7 +74,6 @@ class NamedKeys:
 
         The value under a name is that of the row divided by the ``own_scale`` of the answer.
         """
-        self._pattern = None
         named = self._of[spec.key] = [*self._named(spec)]
         self._taken.update(one.key for one in named)
         return named
@@ -91,16 +89,13 @@ class NamedKeys:
         A key whose values have another scale or sign under its name stays: the numbers of the
         sentence are those of rows.
         """
-        if not text:
+        within = (key for key in self._of if key in text and self.of(key)[1] == 1)
+        longest_first = sorted(within, key=len, reverse=True)
+        if not longest_first:
             return text
-        if self._pattern is None:
-            self._pattern = self._compiled()
-        return self._pattern.sub(lambda found: self.of(found[0])[0], text)
-
-    def _compiled(self) -> re.Pattern[str]:
-        renamed = (key for key in self._of if self.of(key)[0] != key and self.of(key)[1] == 1)
-        longest_first = sorted(renamed, key=len, reverse=True)
-        return re.compile(_IN_WORDS.format("|".join(map(re.escape, longest_first)) or r"\b\B"))
+        # Of those alone: to compile thousands of names takes most of a second.
+        pattern = _IN_WORDS.format("|".join(map(re.escape, longest_first)))
+        return re.sub(pattern, lambda found: self.of(found[0])[0], text)
 
     def _named(self, spec: KeySpec) -> Iterator[KeySpec]:
         own = spec.own_name
