@@ -57,6 +57,15 @@ def test_what_was_seen_is_kept_beside_the_state_until_it_is_forgotten(
     assert run_store.saved(KEY).log(Log.DEDUP) == [b"1"]
 
 
+@pytest.mark.parametrize("log", [Log.CHOSEN, Log.HISTORY])
+def test_what_only_readers_of_a_run_need_is_not_loaded_with_its_state(
+    journal: Journal, log: Log
+) -> None:
+    run_store = RunStore(journal)
+    run_store.commit([replace(commit(), added={log: (1, b"spans"), Log.SPANS: (1, b"open")})])
+    assert run_store.saved(KEY).logs == {Log.SPANS: [b"open"]}
+
+
 def test_a_row_number_is_given_once(journal: Journal) -> None:
     run_store = RunStore(journal)
     run_store.commit([commit(row(0))])
