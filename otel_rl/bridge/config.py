@@ -95,8 +95,8 @@ class TrackerSettings(Section):
     """Which keys the tracker gets: ``basic``, ``full`` or ``everything``."""
 
     names: KeyNames = KeyNames.FRAMEWORK
-    """Names of the keys: the program's own (``framework``), shared ones (``otel_rl``), or
-    ``both``."""
+    """Names of the keys in the tracker: the program's own (``framework``), shared ones
+    (``otel_rl``), or ``both``. The page, the terminal and MCP always show the program's own."""
 
     max_values_per_minute: int = Field(100_000, ge=0)
     """Values that a W&B run gets in a minute; what is beyond the basic detail goes first. 0: no

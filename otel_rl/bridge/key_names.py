@@ -2,7 +2,8 @@
 
 Rows and histories hold the keys of ``tracker_keys``, whose role in front a diagnosis reads. The
 catalogue of a run says how its program calls them, and people meet the program's name: an alert
-in a tracker, a chart on the page and an answer to an agent name one key alike. Pure.
+in a tracker, a chart on the page and an answer to an agent name one key alike. With
+``tracker.names``, a tracker and a diagnosis's alerts in it have other names than the page. Pure.
 """
 
 import re

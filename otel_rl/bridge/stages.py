@@ -156,15 +156,21 @@ def diagnosis(
     counters: Counters,
     clock_ns: Callable[[], int],
 ) -> DiagnosisScheduler:
-    place = settings.journal_place
     return DiagnosisScheduler(
         stores.run_store,
         rows,
-        DiagnosisProcess(environment_of(place), arguments_of(place)),
+        diagnosis_process(settings),
         every_s=settings.diagnose.every_s,
         counters=counters,
         clock_ns=clock_ns,
     )
+
+
+def diagnosis_process(settings: BridgeSettings) -> DiagnosisProcess:
+    """Return the process, whose words are alerts in the tracker, and so have its names."""
+    place = settings.journal_place
+    arguments = [*arguments_of(place), f"--names={settings.tracker.names}"]
+    return DiagnosisProcess(environment_of(place), arguments)
 
 
 class Page(Protocol):

@@ -25,6 +25,7 @@ from otel_rl.bridge.diagnosis.process import URL_VARIABLE
 from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.reader import looking
+from otel_rl.bridge.key_names import KeyNames
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.report_json import run_as_json
 from otel_rl.errors import JournalUnavailable, OtelRLError
@@ -52,10 +53,11 @@ class _Answers:
 
     Args:
         place: Of the journal.
+        names: Of metrics of frameworks, as the tracker has them.
     """
 
-    def __init__(self, place: JournalPlace) -> None:
-        self._place = place
+    def __init__(self, place: JournalPlace, names: KeyNames) -> None:
+        self._place, self._names = place, names
         self._opened = ExitStack()
         self._journal: _OpenJournal | None = None
 
@@ -86,7 +88,7 @@ class _Answers:
             if report.causes or report.symptoms or report.changes:
                 found = journals.run(run_id(experiment, trial))
                 if found is not None:
-                    report = completed(found, report)
+                    report = completed(found, report, self._names)
         except OtelRLError as exc:  # the bridge reports it
             return orjson.dumps(
                 {"error": str(exc), "is_unavailable": isinstance(exc, JournalUnavailable)}
@@ -118,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--max-bytes", type=int, required=True)
+    parser.add_argument("--names", type=KeyNames, default=KeyNames.FRAMEWORK)
     parser.add_argument("--shared", action="store_true")
     parsed = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bridge ends it
@@ -127,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     return_memory()
     url = os.environ[URL_VARIABLE] if parsed.shared else None
     channel: Channel[bytes, bytes] = Channel(socket.socket(fileno=parsed.channel).detach())
-    answers = _Answers(JournalPlace(parsed.data, url, parsed.max_bytes))
+    answers = _Answers(JournalPlace(parsed.data, url, parsed.max_bytes), parsed.names)
     with contextlib.closing(answers), contextlib.suppress(EOFError, ConnectionError):
         while channel.poll(_IDLE_S):
             channel.send_bytes(answers.answer(channel.recv_bytes()))

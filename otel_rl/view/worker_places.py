@@ -10,6 +10,7 @@ from otel_rl.bridge.journal.reader import (
     span_parts,
 )
 from otel_rl.bridge.journal.state import StateRefused
+from otel_rl.bridge.key_names import KeyNames
 from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.diagnose.places import Place, with_names, with_places
 from otel_rl.diagnose.result import Diagnosis, Kind
@@ -31,13 +32,13 @@ def spans_of(connection: Connection, run: str) -> list[SpanRecord]:
     return list(found.values())
 
 
-def completed(found: Found, report: Diagnosis) -> Diagnosis:
-    """Return a report with the places of its workers, and with the program's names of keys."""
+def completed(found: Found, report: Diagnosis, names: KeyNames = KeyNames.FRAMEWORK) -> Diagnosis:
+    """Return a report with the places of its workers, and with the names of keys."""
     report = with_places(report, _places_of(found, report))
     if not (report.causes or report.symptoms or report.changes):
         return report
     with found.open() as connection:
-        return with_names(report, read_named_keys(connection, found.id).in_words)
+        return with_names(report, read_named_keys(connection, found.id, names).in_words)
 
 
 def _places_of(found: Found, report: Diagnosis) -> Mapping[str, Place]:

@@ -1,6 +1,7 @@
 """A program's own keys arrive in a tracker as the program writes them, while one role logs them."""
 
 import gzip
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import orjson
 import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
-from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.config import BridgeSettings, TrackerSettings
 from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
@@ -19,6 +20,7 @@ from otel_rl.bridge.key_names import KeyNames
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.messages import Finding
 from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.stages import diagnosis_process
 from otel_rl.mcp.answers import Answers
 from otel_rl.records import Batch, ExperimentKey, KeySpec, Row, Signal
 from otel_rl.run_id import run_id
@@ -144,6 +146,30 @@ def test_the_page_an_agent_a_diagnosis_and_a_tracker_call_a_key_by_one_name(tmp_
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "actor/entropy" in printed
     assert "trainer/actor/entropy" not in printed
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("names", "key"),
+    [
+        (KeyNames.FRAMEWORK, "actor/entropy"),
+        (KeyNames.BOTH, "actor/entropy"),
+        (KeyNames.OTEL_RL, "trainer/actor/entropy"),
+    ],
+)
+def test_the_alert_of_a_diagnosis_has_the_name_that_the_tracker_has(
+    tmp_path: Path, names: KeyNames, key: str
+) -> None:
+    named = {"trainer/actor/entropy": "actor/entropy"}
+    write_run(tmp_path, LookedAt(steps=40, named=named, diverges_at=30, has_phases=False))
+    settings = BridgeSettings(data=tmp_path, tracker=TrackerSettings(names=names))
+    process = diagnosis_process(settings)
+    try:
+        report = process.ask(GRPO, [], timeout_s=120).report
+    finally:
+        process.end()
+    (cause, *_) = report["causes"]
+    assert {*re.findall(r"[\w/]*actor/entropy", str(cause))} == {key}
 
 
 @pytest.mark.process

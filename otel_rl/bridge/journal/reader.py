@@ -18,7 +18,7 @@ from otel_rl.bridge.journal.interface import MADE, WAITING, Connection, Journal,
 from otel_rl.bridge.journal.log import Log, read_log
 from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY, JOURNAL_FILE, is_in_use
 from otel_rl.bridge.journal.state import decode_row, read_description, readable_keys
-from otel_rl.bridge.key_names import NamedKeys
+from otel_rl.bridge.key_names import KeyNames, NamedKeys
 from otel_rl.diagnose.result import Kind
 from otel_rl.errors import JournalError
 from otel_rl.goodput import Spent
@@ -173,9 +173,11 @@ def read_keys(connection: Connection, run: str) -> Sequence[KeySpec]:
     return readable_keys(read_log(connection, run, Log.KEYS))
 
 
-def read_named_keys(connection: Connection, run: str) -> NamedKeys:
-    """Return the catalogue of keys by the names that people meet."""
-    return NamedKeys(read_keys(connection, run))
+def read_named_keys(
+    connection: Connection, run: str, names: KeyNames = KeyNames.FRAMEWORK
+) -> NamedKeys:
+    """Return the catalogue of keys by the names that people meet: by default the program's own."""
+    return NamedKeys(read_keys(connection, run), names)
 
 
 def span_parts(connection: Connection, run: str, *, since_ns: int) -> Iterator[bytes]:
