@@ -1,4 +1,4 @@
-"""What a run says beside its values: counts of samples, warnings, findings, its description."""
+"""What a run says beside its values: warnings, findings, its description."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +41,6 @@ __all__ = [
     "Finding",
     "NewFindings",
     "RunMetadata",
-    "SampleCounts",
     "of_continued",
     "of_dropped",
     "of_overflowed",
@@ -51,39 +50,6 @@ __all__ = [
     "of_torn",
     "of_units",
 ]
-
-
-class SampleCounts(Stored):
-    """Counts of samples. A measurement is one; so is a point of a counter or histogram.
-
-    Attributes:
-        taken: In a row, now or later.
-        late: Of those, the ones that arrived after their row was closed and made one of their own.
-        duplicate: Repeats, or overtaken by a later total, and left out.
-        too_many_series: Dropped: the experiment has ``max_series`` series.
-        too_old: Dropped: they may be repeats of forgotten samples.
-        spans_too_old: Spans that were too late to explain a step, or were evicted for newer ones.
-    """
-
-    taken: int = 0
-    late: int = 0
-    duplicate: int = 0
-    too_many_series: int = 0
-    too_old: int = 0
-    spans_too_old: int = 0
-
-    def count_late(self, samples: int) -> None:
-        self.late += samples
-
-    def drop_as_duplicate(self, samples: int) -> None:
-        """Move samples from ``taken`` to ``duplicate``."""
-        self.taken -= samples
-        self.duplicate += samples
-
-    def drop_as_too_old(self, samples: int) -> None:
-        """Move samples from ``taken`` to ``too_old``."""
-        self.taken -= samples
-        self.too_old += samples
 
 
 UNIT_CHANGED = "otel_rl/bridge/unit_changed"

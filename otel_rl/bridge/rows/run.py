@@ -43,7 +43,6 @@ from otel_rl.bridge.rows.messages import (
     Finding,
     NewFindings,
     RunMetadata,
-    SampleCounts,
     of_overflowed,
     of_sampled,
     of_spans,
@@ -51,7 +50,7 @@ from otel_rl.bridge.rows.messages import (
 )
 from otel_rl.bridge.rows.row_maker import Closed, RowMaker
 from otel_rl.bridge.rows.run_batches import RunBatches
-from otel_rl.bridge.rows.run_counts import RunCounts
+from otel_rl.bridge.rows.run_counts import RunCounts, SampleCounts
 from otel_rl.bridge.rows.run_values import STANDING_METRICS, ChangeThrottle, RunValues
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.table_state import TableState

@@ -1,4 +1,7 @@
-"""Counts of a run: in its reports, and once they are committed in the bridge's counters."""
+"""Counts of a run: of its samples (late ones, repeats, dropped ones), and of anything else.
+
+They are in the run's reports, and once they are committed in the bridge's counters.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -6,10 +9,43 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop
-from otel_rl.bridge.rows.messages import SampleCounts
+from otel_rl.bridge.journal.state import Stored
 from otel_rl.records import ExperimentKey
 
-__all__ = ["RunCounts"]
+__all__ = ["RunCounts", "SampleCounts"]
+
+
+class SampleCounts(Stored):
+    """Counts of samples. A measurement is one; so is a point of a counter or histogram.
+
+    Attributes:
+        taken: In a row, now or later.
+        late: Of those, the ones that arrived after their row was closed and made one of their own.
+        duplicate: Repeats, or overtaken by a later total, and left out.
+        too_many_series: Dropped: the experiment has ``max_series`` series.
+        too_old: Dropped: they may be repeats of forgotten samples.
+        spans_too_old: Spans that were too late to explain a step, or were evicted for newer ones.
+    """
+
+    taken: int = 0
+    late: int = 0
+    duplicate: int = 0
+    too_many_series: int = 0
+    too_old: int = 0
+    spans_too_old: int = 0
+
+    def count_late(self, samples: int) -> None:
+        self.late += samples
+
+    def drop_as_duplicate(self, samples: int) -> None:
+        """Move samples from ``taken`` to ``duplicate``."""
+        self.taken -= samples
+        self.duplicate += samples
+
+    def drop_as_too_old(self, samples: int) -> None:
+        """Move samples from ``taken`` to ``too_old``."""
+        self.taken -= samples
+        self.too_old += samples
 
 
 class RunCounts:

@@ -13,8 +13,8 @@ from otel_rl.bridge.rows.messages import (
     DroppedPoints,
     NewFindings,
     RunMetadata,
-    SampleCounts,
 )
+from otel_rl.bridge.rows.run_counts import SampleCounts
 from otel_rl.bridge.rows.run_values import ChangeThrottle
 from otel_rl.bridge.rows.series.table_state import Identities, StoredTable
 from otel_rl.bridge.rows.spans import SpanWindow

@@ -3,7 +3,8 @@
 from otel_rl.bridge.rows.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.goodput import Goodput
 from otel_rl.bridge.rows.history import HistoryWriter
-from otel_rl.bridge.rows.messages import DataWarning, DroppedPoints, SampleCounts, of_dropped
+from otel_rl.bridge.rows.messages import DataWarning, DroppedPoints, of_dropped
+from otel_rl.bridge.rows.run_counts import SampleCounts
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream
 from otel_rl.bridge.rows.settings import AlignSettings
