@@ -212,6 +212,19 @@ def test_a_parameter_that_is_no_number_is_400(looked: Looked) -> None:
     assert looked.ask(f"runs/{RUN}/workers", first="inf").status == 400
 
 
+def test_a_question_that_fails_unforeseen_is_500_and_logged_and_others_are_answered(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pages, "log", lambda *_: {}["missing"])
+    answers = [looked.ask(f"runs/{RUN}/log") for _ in range(2)]
+    assert [one.status for one in answers] == [500, 500]
+    assert "KeyError" in json.loads(answers[0].body)["error"]
+    (record,) = caplog.records  # once a minute: an open page asks every second
+    assert record.exc_info is not None
+    assert f"runs/{RUN}/log" in record.getMessage()
+    assert looked.ask(f"runs/{RUN}/overview").status == 200
+
+
 def test_a_run_that_has_diverged_does_not_show_its_last_number(tmp_path: Path) -> None:
     write_run(tmp_path, LookedAt(diverges_at=15))
     (run,) = Looked(tmp_path).get("runs")["runs"]
