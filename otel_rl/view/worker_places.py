@@ -55,7 +55,7 @@ def _places_of(found: Found, report: Diagnosis) -> Mapping[str, Place]:
         known = {one.instance: one.name for one in read_standing(connection, found.id).workers}
         spans = spans_of(connection, found.id)
         is_stalled = any(cause.kind is Kind.STALL for cause in report.causes)
-        rows = read_tables(connection, found.id) if is_stalled else ()
+        rows = [*read_tables(connection, found.id)] if is_stalled else []
     places = {
         known[span.worker]: Place(host=span.host)
         for span in spans

@@ -188,9 +188,8 @@ def chosen_span_parts(connection: Connection, run: str) -> Sequence[bytes]:
     return read_log(connection, run, Log.CHOSEN)
 
 
-def read_tables(connection: Connection, run: str) -> Sequence[Row]:
-    """Return the rows with tables among the newest that are still in the journal, newest first."""
-    rows: list[Row] = []
+def read_tables(connection: Connection, run: str) -> Iterator[Row]:
+    """Yield the rows with tables among the newest that are still in the journal, newest first."""
     end = 1 << 62
     for _ in range(0, _ROWS_WITH_TABLES, _ROWS_AT_ONCE):
         found = connection.execute(
@@ -199,12 +198,11 @@ def read_tables(connection: Connection, run: str) -> Sequence[Row]:
             (run, end, _ROWS_AT_ONCE),
         ).fetchall()
         if not found:
-            break
+            return
         end = found[-1][0]
         for number, body, crc in found:
             if _TABLE_MARK in bytes(body) and checksum(body, run, number) == crc:
-                rows.append(decode_row(number, bytes(body)))
-    return rows
+                yield decode_row(number, bytes(body))
 
 
 _SILENT_S: Final = 60.0  # workers report each second, and by default at least once a minute
