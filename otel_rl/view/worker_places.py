@@ -3,12 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.reader import (
-    chosen_span_parts,
-    read_named_keys,
-    read_tables,
-    span_parts,
-)
+from otel_rl.bridge.journal.reader import read_named_keys, read_tables, span_parts
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.diagnose.places import Place, with_names, with_places
@@ -22,7 +17,7 @@ __all__ = ["completed", "spans_of"]
 def spans_of(connection: Connection, run: str) -> list[SpanRecord]:
     """Return the spans of chosen steps and of the last minute or more; without damaged parts."""
     found: dict[bytes, SpanRecord] = {}
-    for body in (*chosen_span_parts(connection, run), *span_parts(connection, run, since_ns=0)):
+    for body in span_parts(connection, run):
         try:
             for some in read_spans(body):
                 found.update((span.span_id, span) for span in some)

@@ -35,7 +35,6 @@ __all__ = [
     "KnownWorker",
     "RunOverview",
     "Standing",
-    "chosen_span_parts",
     "first_history",
     "history_bytes",
     "history_records",
@@ -178,14 +177,13 @@ def read_named_keys(connection: Connection, run: str) -> NamedKeys:
     return NamedKeys(read_keys(connection, run))
 
 
-def span_parts(connection: Connection, run: str, *, since_ns: int) -> Iterator[bytes]:
-    """Yield the parts of the log of spans with a span that ended after that time."""
-    yield from read_log(connection, run, Log.SPANS, after=since_ns)
+def span_parts(connection: Connection, run: str) -> Iterator[bytes]:
+    """Yield the parts of the logs of spans: of chosen steps of the whole run, and of the newest.
 
-
-def chosen_span_parts(connection: Connection, run: str) -> Sequence[bytes]:
-    """Return the parts of the log of spans that stay: of chosen steps of the whole run."""
-    return read_log(connection, run, Log.CHOSEN)
+    A span may be in both.
+    """
+    yield from read_log(connection, run, Log.CHOSEN)
+    yield from read_log(connection, run, Log.SPANS)
 
 
 def read_tables(connection: Connection, run: str) -> Iterator[Row]:
