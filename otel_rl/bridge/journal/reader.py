@@ -90,12 +90,14 @@ class Standing(NamedTuple):
         goodput: As in its last row with goodput: time of each role, and of the run, whose role is
             empty. Nothing if it is unknown.
         cause: First cause of that diagnosis, such as ``straggler trainer/1``; empty without one.
+        is_full: Whether there is no more room for spans of chosen steps, see ``ChosenSteps``.
     """
 
     workers: Sequence[KnownWorker]
     verdict: str
     goodput: Mapping[str, Spent] = MappingProxyType({})
     cause: str = ""
+    is_full: bool = False
 
     @property
     def is_stalled(self) -> bool:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from otel_rl.bridge.journal.reader import KnownWorker
+from otel_rl.bridge.journal.reader import KnownWorker, Standing
 from otel_rl.bridge.rows.series.streams import WorkerStanding
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.diagnose.spans.clocks import estimate_clocks, with_one_clock
@@ -39,7 +39,8 @@ def timeline(found: Found, *, first: int | None = None, last: int | None = None)
         first: The first step.
         last: The last step; at most eight are shown.
     """
-    workers, spans = _read(found)
+    standing, spans = _read(found)
+    workers = standing.workers
     roots = _roots(spans, workers)
     if not roots:
         return {"steps": [], "spans": [], "lanes": [], "path": []}
@@ -53,6 +54,7 @@ def timeline(found: Found, *, first: int | None = None, last: int | None = None)
         "known": _ranges(known),
         "slowest": max(known, key=lambda step: _took_ns(roots[step])),
         "median": _usual(known, roots),
+        "is_full": standing.is_full,
     }
 
 
@@ -66,7 +68,8 @@ def before_and_after(found: Found, since: int, until: int | None = None) -> dict
         since: Step with which the fault began.
         until: The last step with it; None if it goes on.
     """
-    workers, spans = _read(found)
+    standing, spans = _read(found)
+    workers = standing.workers
     roots = _roots(spans, workers)
     before = [step for step in sorted(roots) if step < since][-_USUAL_OF:]
     after = [step for step in sorted(roots) if since <= step <= (until or step)][:1]
@@ -85,9 +88,9 @@ def _near(spans: Sequence[SpanRecord], roots: Sequence[SpanRecord]) -> list[Span
     return [span for span in spans if span.end_ns > begun_ns and span.start_ns < end_ns]
 
 
-def _read(found: Found) -> tuple[Sequence[KnownWorker], list[SpanRecord]]:
+def _read(found: Found) -> tuple[Standing, list[SpanRecord]]:
     with found.open() as connection:
-        return read_standing(connection, found.id).workers, spans_of(connection, found.id)
+        return read_standing(connection, found.id), spans_of(connection, found.id)
 
 
 def _usual(steps: Sequence[int], roots: Mapping[int, Sequence[SpanRecord]]) -> int:

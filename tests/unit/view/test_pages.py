@@ -22,6 +22,8 @@ from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import decode_row
 from otel_rl.bridge.rows.messages import Finding
 from otel_rl.bridge.rows.series.streams import WorkerStanding
+from otel_rl.bridge.rows.span_log import SpanLog
+from otel_rl.bridge.rows.spans import ChosenSteps
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.records import Attempt, ExperimentKey, ExperimentStatus, Row, WorkerFailure
@@ -692,6 +694,27 @@ def test_of_chosen_steps_the_spans_stay_when_others_are_forgotten(real: Looked) 
     assert change["before"]["steps"][0]["step"] < 6
     assert change["after"]["steps"][0]["step"] == 7
     assert real.get(f"runs/{ENDED_ID}/change", since="0") == {"before": None, "after": None}
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_when_no_further_steps_are_kept_the_timeline_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    take_log = ChosenSteps.take_log
+
+    def used_up(chosen: ChosenSteps) -> SpanLog | None:
+        log = take_log(chosen)
+        chosen.left_bytes -= (16 << 20) * is_full
+        return log
+
+    monkeypatch.setattr(ChosenSteps, "take_log", used_up)
+    life = Life(tmp_path)
+    life.take(begin(ENDED, 0), *step(ENDED, 0, 0), now_ns=start_ns(ENDED) + S)
+    life.take(*step(ENDED, 0, 1), now_ns=start_ns(ENDED) + 9 * S)
+    life.journal.close()
+    found = Looked(tmp_path).get(f"runs/{ENDED_ID}/timeline")
+    assert found["known"] == [[0, 1]]
+    assert found["is_full"] == is_full
 
 
 def test_a_finding_keeps_the_spans_of_the_step_at_which_the_fault_began(tmp_path: Path) -> None:
