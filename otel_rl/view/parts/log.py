@@ -1,7 +1,7 @@
 """Data of the page *Log* and of the strip of events: consoles, and what happened when."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -86,12 +86,7 @@ def log(found: Found, wanted: LogWanted) -> dict[str, Any]:
 def _newest_first(rows: Iterable[Row]) -> Iterator[_Line]:
     for row in rows:
         if CONSOLE in row.tables:
-            yield from map(_line, reversed(row.tables[CONSOLE].rows))
-
-
-def _line(cells: Sequence[object]) -> _Line:
-    number, time_ns, *texts = cells
-    return _Line(int(str(number)), int(str(time_ns)), *map(str, texts))
+            yield from map(_Line._make, reversed(row.tables[CONSOLE].rows))
 
 
 def _matches(line: _Line, worker: str, wanted: LogWanted) -> bool:
