@@ -269,7 +269,7 @@ class _Stop(NamedTuple):
 
 
 _GIVEN_UP: Final = _Stop(0.0, 0.0, 0.0, 0.0)
-"""Once its callers have gone, whatever is still answered: the next records are another session's."""
+"""Once its callers have gone, whatever is answered later: new records are another session's."""
 
 
 class Sender:
