@@ -441,9 +441,10 @@ class Absent:
 @pytest.mark.parametrize(
     ("endpoint", "waits"), [(None, False), ("http://bridge.that.starts:4318", True)]
 )
+@pytest.mark.parametrize("is_exit", [True, False])
 @pytest.mark.usefixtures("clean_environment")
-def test_an_exit_waits_for_an_endpoint_that_starts_only_if_one_was_named(
-    monkeypatch: pytest.MonkeyPatch, endpoint: str | None, waits: bool
+def test_an_end_waits_for_an_endpoint_that_starts_only_if_one_was_named(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str | None, waits: bool, is_exit: bool
 ) -> None:
     monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "60")
     # The urgent attempts of two seconds: more than the short wait has, fewer than the long one.
@@ -453,7 +454,8 @@ def test_an_exit_waits_for_an_endpoint_that_starts_only_if_one_was_named(
     running = session.running()
     assert running is not None
     otel_rl.log({"loss": 1.0})
-    assert running.shutdown_at_exit() is waits
+    end = running.shutdown_at_exit if is_exit else otel_rl.finish
+    assert end() is waits
     otel_rl.finish(timeout_s=0)
 
 
