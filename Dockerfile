@@ -10,7 +10,7 @@ RUN python3 -m venv /opt/otel_rl \
  && /opt/otel_rl/bin/pip wheel --quiet --disable-pip-version-check --no-deps --require-hashes \
       -r requirements-image.lock -w /wheels
 COPY pyproject.toml README.md LICENSE ./
-COPY docs/*.md ./docs/
+COPY docs ./docs/
 COPY otel_rl ./otel_rl
 RUN /opt/otel_rl/bin/pip install --quiet --disable-pip-version-check --no-index --find-links /wheels \
       ".[all]"

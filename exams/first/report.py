@@ -100,7 +100,8 @@ def table(found: dict[str, object]) -> str:
         ),
         (
             f"| hangs named within 15 s | {found['hangs_in_time']} of {found['hangs']} | "
-            f"{found['hangs_seen_in_time']} of when the work has taken twice its longest |"
+            f"{found['hangs_seen_in_time']} within 15 s of the moment when the work "
+            "had taken twice its longest time |"
         ),
         "",
         "![Share of each fault that is named right and first](images/diagnose-exam.svg)",

@@ -11,7 +11,8 @@ import otel_rl.version
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+VERSION = PROJECT["project"]["version"]
 
 
 def test_the_version_is_the_same_wherever_it_stands() -> None:
@@ -31,3 +32,21 @@ def test_a_workflow_calls_targets_of_the_makefile(workflow: Path) -> None:
 def test_a_page_for_contributors_links_to_what_is_there(page: str) -> None:
     targets = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
     assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+def test_the_image_is_built_from_all_that_the_wheel_needs() -> None:
+    """``*`` stands first in ``.dockerignore``: the image has what is let in after it."""
+    let_in = [
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"
+    ]
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = [ROOT / source for source in wheel["force-include"]]
+    pages = [page for one in needed for page in (one.rglob("*.md") if one.is_dir() else [one])]
+    assert len(pages) > len(needed)
+    left_out = {
+        str(page.relative_to(ROOT))
+        for page in pages
+        if not any(page.relative_to(ROOT).match(pattern) for pattern in let_in)
+    }
+    assert left_out == set()
+    assert "COPY docs ./docs/\n" in (ROOT / "Dockerfile").read_text()

@@ -27,7 +27,7 @@ __all__ = ["add_parser"]
 
 _DESCRIPTION = """\
 Train a small policy with asynchronous GRPO in ten processes on CPU and write one tracker run. One
-generator is killed half-way. Takes about a minute.
+generator is killed half-way. It trains for half a minute, and takes about a minute in all.
 """
 
 
