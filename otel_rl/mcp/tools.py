@@ -247,7 +247,8 @@ class _Tools:
     ) -> CallToolResult:
         """Return the longest spans that are kept, and the longest phases of the whole run.
 
-        Spans are kept for a minute or more; phases are by worker and step, beside the usual time.
+        Spans are kept for a minute or more, those of some steps as long as the run; phases are by
+        worker and step, beside the usual time.
         """
         return await self._answer(
             ctx,

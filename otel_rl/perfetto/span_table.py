@@ -122,15 +122,17 @@ class SpanTable:
             (ahead_ns, ahead_ns, host),
         )
 
-    def steps(self) -> tuple[int, int] | None:
-        """Return the first and the last step with a span, those of whole steps if there are any."""
+    def steps(self) -> Sequence[int]:
+        """Return the steps with a span, in order: those of whole steps if there are any."""
         for name in (STEP_SPAN, None):
-            first, last = self._database.execute(
-                "SELECT MIN(step), MAX(step) FROM spans WHERE name = COALESCE(?, name)", (name,)
-            ).fetchone()
-            if first is not None:
-                return int(first), int(last)
-        return None
+            found = self._database.execute(
+                "SELECT DISTINCT step FROM spans"
+                " WHERE name = COALESCE(?, name) AND step IS NOT NULL ORDER BY step",
+                (name,),
+            ).fetchall()
+            if found:
+                return [step for (step,) in found]
+        return []
 
     def select(self, first: int, last: int) -> bool:
         """Keep only the spans of some steps, inclusive: those in their time, and linked ones.

@@ -113,7 +113,10 @@ class BridgePage:
             self._channel.send_bytes(orjson.dumps([*question]))
             if self._channel.poll(_ANSWER_S):
                 status, media, encoding = orjson.loads(self._channel.recv_bytes())
-                return Answer(status, self._channel.recv_bytes(), media, encoding)
+                body = self._channel.recv_bytes()
+                if status == 500:  # which the process has logged
+                    self._count_failure()
+                return Answer(status, body, media, encoding)
             problem = f"It did not answer in {_ANSWER_S:.0f} s."
         except (EOFError, OSError) as exc:
             problem = f"It has ended ({type(exc).__name__})."

@@ -58,6 +58,8 @@ _EVERY_POINT: Final = 1_000_000  # of a line that is saved
 _DIAGNOSED_EVERY_S: Final = 15.0
 _DIAGNOSIS_READING_S: Final = 1.0
 
+_LOG_EVERY_NS: Final = 60_000_000_000  # an open page asks every second
+
 
 class Question(NamedTuple):
     """A request of the page.
@@ -110,6 +112,7 @@ class Pages:
         self._results = RunResults(self._journals)
         self._diagnoses = Diagnoses(every_s=_DIAGNOSED_EVERY_S, budget_s=_DIAGNOSIS_READING_S)
         self._catalogues: dict[tuple[str, Tier], tuple[int, Catalogue]] = {}
+        self._logged_ns: int | None = None
         self._parts: dict[str, Callable[[Found, Mapping[str, str]], Any]] = {
             "overview": self._overview,
             "panel": self._panel,
@@ -133,17 +136,29 @@ class Pages:
         if question.path == "plotly.js":
             return Answer(200, _plotly(), "text/javascript", "gzip")
         try:
-            status, found = 200, self._found(question)
+            status, body = 200, _encoded(self._found(question))
         except _NotFound as exc:
-            status, found = 404, {"error": str(exc)}
+            status, body = 404, _encoded({"error": str(exc)})
         except (ValueError, OverflowError):
-            status, found = 400, {"error": "A parameter is no number."}
+            status, body = 400, _encoded({"error": "A parameter is no number."})
         except (OtelRLError, sqlite3.Error) as exc:
-            status, found = 503, {"error": shown(str(exc))}
-        body = orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS)
+            status, body = 503, _encoded({"error": shown(str(exc))})
+        except Exception as exc:  # noqa: BLE001  # other parts of the page can still be read
+            status, body = 500, _encoded({"error": self._unforeseen(question, exc)})
         if len(body) < _COMPRESSED_FROM:
             return Answer(status, body)
         return Answer(status, gzip.compress(body, compresslevel=1), encoding="gzip")
+
+    def _unforeseen(self, question: Question, exc: Exception) -> str:
+        """Log a mistake of our own, once a minute. Returns what a reader is told."""
+        now_ns = self._clock_ns()
+        if self._logged_ns is None or abs(now_ns - self._logged_ns) >= _LOG_EVERY_NS:
+            self._logged_ns = now_ns
+            _log.error("The page could not answer %s", shown(question.path), exc_info=exc)
+        return (
+            f"This part of the page failed ({type(exc).__name__}), which is a mistake of otel_rl. "
+            "Report it with the traceback that is in the log of this server."
+        )
 
     def _found(self, question: Question) -> Any:
         parts = question.path.split("/")
@@ -315,6 +330,10 @@ class Pages:
             **health(found, progress.data, _keys(found), self._settings, self._clock_ns()),
             **_read_so_far(progress),
         }
+
+
+def _encoded(found: Any) -> bytes:
+    return orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS)
 
 
 def _keys(found: Found) -> Sequence[KeySpec]:

@@ -3,12 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.reader import (
-    chosen_span_parts,
-    read_named_keys,
-    read_tables,
-    span_parts,
-)
+from otel_rl.bridge.journal.reader import read_named_keys, read_tables, span_parts
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.key_names import KeyNames
 from otel_rl.bridge.rows.span_log import read_spans
@@ -23,7 +18,7 @@ __all__ = ["completed", "spans_of"]
 def spans_of(connection: Connection, run: str) -> list[SpanRecord]:
     """Return the spans of chosen steps and of the last minute or more; without damaged parts."""
     found: dict[bytes, SpanRecord] = {}
-    for body in (*chosen_span_parts(connection, run), *span_parts(connection, run, since_ns=0)):
+    for body in span_parts(connection, run):
         try:
             for some in read_spans(body):
                 found.update((span.span_id, span) for span in some)
@@ -56,7 +51,7 @@ def _places_of(found: Found, report: Diagnosis) -> Mapping[str, Place]:
         known = {one.instance: one.name for one in read_standing(connection, found.id).workers}
         spans = spans_of(connection, found.id)
         is_stalled = any(cause.kind is Kind.STALL for cause in report.causes)
-        rows = read_tables(connection, found.id) if is_stalled else ()
+        rows = [*read_tables(connection, found.id)] if is_stalled else []
     places = {
         known[span.worker]: Place(host=span.host)
         for span in spans

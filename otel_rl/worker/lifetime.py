@@ -314,7 +314,7 @@ class Session:
         self._is_followed = is_followed
         bridge_s = self.settings.exit_timeout_s
         if timeout_s is None:
-            is_delivered = self._end(_WORKING * bridge_s, silent_s=bridge_s)
+            is_delivered = self.shutdown_at_exit()
         else:
             until_s = monotonic() + timeout_s
             is_delivered = self._end(timeout_s)

@@ -217,7 +217,8 @@ class SignalSettings:
     """Headers of every request: `authorization=Bearer%20TOKEN`, with commas between."""
     # In seconds, as in the Python SDK; the specification defines milliseconds.
     timeout_s: float = _otlp("TIMEOUT", _SECONDS, "10")
-    """Seconds that a request waits for its connection, and then for its answer."""
+    """Seconds that a request waits for its connection (at most 3 for each address), for the
+    beginning of its answer, and for the rest of it."""
     gzip: bool | None = _otlp(
         "COMPRESSION",
         optional(word({"gzip": True, "none": False})),

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.records import WorkerFailure
 from otel_rl.run_id import run_id
+from otel_rl.view.report import write_report
 from tests.journals.small_run import LIVE, Life, begin, console, start_ns, step
 from tests.support.browser import Browser
 from tests.support.screenshots import served
@@ -60,6 +62,25 @@ def test_the_log_shows_its_end_and_is_found_by_worker_and_text(url: str, browser
     browser.press("LINE</b> 7")
     browser.wait(f"{LINES}.length === 1")
     assert "worker=trainer%2F2" in browser.get("location.hash")
+    assert browser.complaints() == []
+
+
+def test_a_report_has_the_lines_of_the_worker_that_a_link_names_and_of_others_again(
+    tmp_path: Path, browser: Browser
+) -> None:
+    lines = [(f"trainer/{number % 3}", "stdout", f"line {number}") for number in range(9)]
+    write_run(tmp_path, LookedAt(workers=WORKERS, console=lines))
+    report = tmp_path / "report.html"
+    write_report(BridgeSettings(data=tmp_path), RUN, report)
+    browser.open(f"{report.as_uri()}#/run/{RUN}/log?worker=trainer%2F1", "log")
+    browser.wait(f"{TEXTS}.join() === 'line 1,line 4,line 7'")
+    assert "3 of 9 lines" in browser.get("document.querySelector('main').innerText")
+    browser.do(
+        "const of = document.querySelector('#worker'); of.value = '';"
+        "of.dispatchEvent(new Event('change'))"
+    )
+    browser.wait(f"{LINES}.length === 9")
+    assert "trainer/2" in browser.get("document.querySelector('#lines').innerText")
     assert browser.complaints() == []
 
 

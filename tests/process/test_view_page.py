@@ -592,6 +592,23 @@ def test_where_a_line_is_not_a_number_is_a_cross(viewed: Viewed) -> None:
 
 
 @pytest.mark.slow
+def test_crosses_of_runs_that_are_drawn_together_have_the_name_of_their_group(
+    viewed: Viewed,
+) -> None:
+    keys = [ExperimentKey("seeds", str(seed)) for seed in range(2)]
+    for key in keys:
+        run = LookedAt(key, diverges_at=15, config={"lr": 0.001})
+        write_run(viewed.data / f"seed-{key.trial}", run, now_ns=T0 + 3 * S)
+    chosen = ".".join(run_id(key.experiment, key.trial) for key in keys)
+    browser = viewed.browser
+    browser.open(f"{viewed.url}#/?runs={chosen}&group=lr", "runs")
+    plot = "document.querySelector('#compare')"
+    browser.wait(f"{plot}?.data?.some((one) => one.yaxis === 'y2')")
+    names = browser.get(f"{plot}.data.filter((one) => one.yaxis === 'y2').map((of) => of.name)")
+    assert names == ["lr 0.001, 2 runs: NaN or infinite"]
+
+
+@pytest.mark.slow
 def test_a_report_says_of_when_it_is(viewed: Viewed) -> None:
     """What it calls a minute ago is so when it is made, not when it is read."""
     run = run_id(GRPO.experiment, GRPO.trial)

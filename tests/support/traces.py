@@ -84,13 +84,15 @@ def steps_of_a_run(steps: Iterable[int], *, begun_ns: int = BEGUN_NS) -> Iterato
         )  # fmt: skip
 
 
-def keep_spans(directory: Path, key: ExperimentKey, spans: Sequence[SpanRecord]) -> None:
+def keep_spans(
+    directory: Path, key: ExperimentKey, spans: Sequence[SpanRecord], *, log: Log = Log.SPANS
+) -> None:
     """Keep spans in a journal as a bridge does, that of several requests."""
     journal = SqliteJournal(directory)
     window, store = SpanWindow(), RunStore(journal)
     for first in range(0, len(spans), 1_000):
         window.add(spans[first : first + 1_000], AlignSettings(max_spans=10**7), 0)
-        log = window.recent.take_log()
-        assert log is not None
-        store.commit([Commit(key, [], 0, b"", added={Log.SPANS: log})])
+        part = window.recent.take_log()
+        assert part is not None
+        store.commit([Commit(key, [], 0, b"", added={log: part})])
     journal.close()

@@ -35,7 +35,6 @@ __all__ = [
     "KnownWorker",
     "RunOverview",
     "Standing",
-    "chosen_span_parts",
     "first_history",
     "history_bytes",
     "history_records",
@@ -91,12 +90,14 @@ class Standing(NamedTuple):
         goodput: As in its last row with goodput: time of each role, and of the run, whose role is
             empty. Nothing if it is unknown.
         cause: First cause of that diagnosis, such as ``straggler trainer/1``; empty without one.
+        is_full: Whether there is no more room for spans of chosen steps, see ``ChosenSteps``.
     """
 
     workers: Sequence[KnownWorker]
     verdict: str
     goodput: Mapping[str, Spent] = MappingProxyType({})
     cause: str = ""
+    is_full: bool = False
 
     @property
     def is_stalled(self) -> bool:
@@ -180,19 +181,17 @@ def read_named_keys(
     return NamedKeys(read_keys(connection, run), names)
 
 
-def span_parts(connection: Connection, run: str, *, since_ns: int) -> Iterator[bytes]:
-    """Yield the parts of the log of spans with a span that ended after that time."""
-    yield from read_log(connection, run, Log.SPANS, after=since_ns)
+def span_parts(connection: Connection, run: str) -> Iterator[bytes]:
+    """Yield the parts of the logs of spans: of chosen steps of the whole run, and of the newest.
+
+    A span may be in both.
+    """
+    yield from read_log(connection, run, Log.CHOSEN)
+    yield from read_log(connection, run, Log.SPANS)
 
 
-def chosen_span_parts(connection: Connection, run: str) -> Sequence[bytes]:
-    """Return the parts of the log of spans that stay: of chosen steps of the whole run."""
-    return read_log(connection, run, Log.CHOSEN)
-
-
-def read_tables(connection: Connection, run: str) -> Sequence[Row]:
-    """Return the rows with tables among the newest that are still in the journal, newest first."""
-    rows: list[Row] = []
+def read_tables(connection: Connection, run: str) -> Iterator[Row]:
+    """Yield the rows with tables among the newest that are still in the journal, newest first."""
     end = 1 << 62
     for _ in range(0, _ROWS_WITH_TABLES, _ROWS_AT_ONCE):
         found = connection.execute(
@@ -201,12 +200,11 @@ def read_tables(connection: Connection, run: str) -> Sequence[Row]:
             (run, end, _ROWS_AT_ONCE),
         ).fetchall()
         if not found:
-            break
+            return
         end = found[-1][0]
         for number, body, crc in found:
             if _TABLE_MARK in bytes(body) and checksum(body, run, number) == crc:
-                rows.append(decode_row(number, bytes(body)))
-    return rows
+                yield decode_row(number, bytes(body))
 
 
 _SILENT_S: Final = 60.0  # workers report each second, and by default at least once a minute

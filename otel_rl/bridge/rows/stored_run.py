@@ -148,6 +148,7 @@ def read_standing(connection: Connection, run: str) -> Standing:
         subject[0],
         state.goodput.written,
         _cause(*subject[1:]),
+        is_full=state.spans.chosen.left_bytes <= 0,
     )
 
 

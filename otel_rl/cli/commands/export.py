@@ -5,7 +5,7 @@ import gzip
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -44,6 +44,8 @@ _COUNTERS: Final = (
     "rl.gpu.*",
 )
 """Metrics that become counters, by name: queues and devices."""
+
+_MOST_RANGES: Final = 12  # of steps, in a message
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -114,7 +116,7 @@ def _export(
 def _fill(table: SpanTable, connection: Connection, run: str) -> int:
     """Read the spans of a run. Returns the number of parts that cannot be read."""
     damaged = 0
-    for body in span_parts(connection, run, since_ns=-1):
+    for body in span_parts(connection, run):
         try:
             for spans in read_spans(body):
                 table.add(spans)
@@ -137,19 +139,35 @@ def _select(table: SpanTable, run: FoundRun, wanted: tuple[int, int] | None) -> 
         )
     known = table.steps()
     if wanted is None:
-        return known or (0, 0)
-    if known is None or not table.select(*wanted):
-        there = "of no step" if known is None else f"of steps {known[0]} to {known[1]}"
-        first, last = wanted
+        return (known[0], known[-1]) if known else (0, 0)
+    first, last = wanted
+    if not known or not table.select(first, last):
+        there = f"of steps {_in_words(known)}" if known else "of no step"
         raise ConfigError(
             f"--steps: the journal has spans {there} of {run.key} (got {first}:{last}).",
-            hint="A bridge keeps spans for rows.spans_horizon, at most 100,000 of a run. Older "
-            "ones are in Jaeger, if a Collector sends them there (`otel-rl help deploy`).",
+            hint="A bridge keeps spans for rows.spans_horizon, at most 100,000 of a run, and those "
+            "of some steps of the whole run. All are in Jaeger, if a Collector sends them there "
+            "(`otel-rl help deploy`).",
         )
-    first, last = max(wanted[0], known[0]), min(wanted[1], known[1])
-    if (first, last) != wanted:
-        say(f"the journal has the spans of steps {known[0]} to {known[1]} only")
-    return first, last
+    there_are = [step for step in known if first <= step <= last]
+    if len(there_are) <= last - first:
+        say(f"the journal has the spans of steps {_in_words(known)} only")
+    return (there_are[0], there_are[-1]) if there_are else wanted
+
+
+def _in_words(steps: Sequence[int]) -> str:
+    """Return steps as ranges of those that follow each other: ``3, 50 to 59``."""
+    ranges: list[tuple[int, int]] = []
+    for step in steps:
+        if ranges and step == ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], step
+        else:
+            ranges.append((step, step))
+    words = [f"{first} to {last}" if last > first else f"{first}" for first, last in ranges]
+    if len(words) > _MOST_RANGES:
+        half = _MOST_RANGES // 2
+        words[half:-half] = ["…"]
+    return ", ".join(words)
 
 
 def _leads(connection: Connection, run: str, wanted: tuple[int, int] | None) -> Mapping[str, float]:

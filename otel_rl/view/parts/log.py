@@ -1,11 +1,15 @@
 """Data of the page *Log* and of the strip of events: consoles, and what happened when."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, Final, NamedTuple
 
+import orjson
+
 from otel_rl.bridge.journal.reader import read_tables
-from otel_rl.records import CONSOLE
+from otel_rl.bridge.rows.stored_run import read_standing
+from otel_rl.records import CONSOLE, Row
 from otel_rl.view.journals import Found
 from otel_rl.view.run_data import RunData, Series
 from otel_rl.view.text import in_order, label, passage
@@ -13,6 +17,8 @@ from otel_rl.view.text import in_order, label, passage
 __all__ = ["LogWanted", "events", "log"]
 
 _MOST_LINES: Final = 2_000
+_MOST_BYTES: Final = 1_000_000  # of lines in an answer, which is asked for again and again
+_BYTES_BESIDE_TEXT: Final = 60  # of a line: its number, time, worker and stream
 _MOST_WORKERS: Final = 2_000
 _MOST_EVENTS: Final = 200  # of failures, the newest
 _AROUND_NS: Final = 10_000_000_000  # after a moment that is looked for
@@ -46,42 +52,49 @@ class _Line(NamedTuple):
 
 
 def log(found: Found, wanted: LogWanted) -> dict[str, Any]:
-    """Return the newest lines that match, in order, of those that the journal still has."""
+    """Return the newest lines that match, in order, of those that the journal still has.
+
+    They are read from the end, and no further than to 2,000 lines or a megabyte.
+    """
+    name = cache(label)
+    workers: set[str] = set()
+    lines: list[tuple[int, float, str, str, str]] = []
+    seen, left_bytes, has_older = 0, _MOST_BYTES, False
     with found.open() as connection:
-        rows = read_tables(connection, found.id)
-    tables = [row.tables[CONSOLE] for row in rows if CONSOLE in row.tables]
-    lines = [_line(line) for table in tables for line in table.rows]
-    matching = sorted(_matching(lines, wanted))
+        for line in _newest_first(read_tables(connection, found.id)):
+            worker = name(line.worker)
+            if _matches(line, worker, wanted):
+                text = passage(line.text)
+                left_bytes -= len(orjson.dumps(text)) + _BYTES_BESIDE_TEXT
+                if lines and (left_bytes < 0 or len(lines) >= _MOST_LINES):
+                    has_older = True
+                    break
+                time_ms = line.time_ns / _NS_PER_MS
+                lines.append((line.number, time_ms, worker, name(line.stream), text))
+            workers.add(worker)
+            seen += 1
+        if has_older:  # their workers can be chosen, too
+            workers.update(name(one.name) for one in read_standing(connection, found.id).workers)
     return {
-        "workers": sorted({label(line.worker) for line in lines}, key=in_order)[:_MOST_WORKERS],
-        "all": len(lines),
-        "matching": len(matching),
-        "lines": [
-            [
-                line.number,
-                line.time_ns / _NS_PER_MS,
-                label(line.worker),
-                label(line.stream),
-                passage(line.text),
-            ]
-            for line in matching[-_MOST_LINES:]
-        ],
+        "workers": sorted(workers, key=in_order)[:_MOST_WORKERS],
+        "all": seen,
+        "older": has_older,
+        "lines": sorted(lines),
     }
 
 
-def _line(cells: Sequence[object]) -> _Line:
-    number, time_ns, *texts = cells
-    return _Line(int(str(number)), int(str(time_ns)), *map(str, texts))
+def _newest_first(rows: Iterable[Row]) -> Iterator[_Line]:
+    for row in rows:
+        if CONSOLE in row.tables:
+            yield from map(_Line._make, reversed(row.tables[CONSOLE].rows))
 
 
-def _matching(lines: Sequence[_Line], wanted: LogWanted) -> Iterator[_Line]:
-    text = wanted.search.casefold()
-    end_ns = None if wanted.at_ms is None else wanted.at_ms * _NS_PER_MS + _AROUND_NS
-    for line in lines:
-        if wanted.worker and label(line.worker) != wanted.worker:
-            continue
-        if text in line.text.casefold() and (end_ns is None or line.time_ns <= end_ns):
-            yield line
+def _matches(line: _Line, worker: str, wanted: LogWanted) -> bool:
+    if wanted.worker and worker != wanted.worker:
+        return False
+    if wanted.at_ms is not None and line.time_ns > wanted.at_ms * _NS_PER_MS + _AROUND_NS:
+        return False
+    return not wanted.search or wanted.search.casefold() in line.text.casefold()
 
 
 def events(found: Found, data: RunData) -> dict[str, Any]:

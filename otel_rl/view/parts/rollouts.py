@@ -52,7 +52,7 @@ _ALL: Final = Wanted()
 def rollouts(found: Found, wanted: Wanted = _ALL) -> dict[str, Any]:
     """Return samples, and the rewards of all that match, together and by step."""
     with found.open() as connection:
-        rows = read_tables(connection, found.id)
+        rows = [*read_tables(connection, found.id)]
     names = sorted({key for row in rows for key in row.tables if _is_rollouts(key)})
     chosen = wanted.table if wanted.table in names else next(iter(names), "")
     samples = list(_samples(rows, chosen))

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from otel_rl.bridge.journal.reader import KnownWorker
+from otel_rl.bridge.journal.reader import KnownWorker, Standing
 from otel_rl.bridge.rows.series.streams import WorkerStanding
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.diagnose.spans.clocks import estimate_clocks, with_one_clock
@@ -39,8 +39,9 @@ def timeline(found: Found, *, first: int | None = None, last: int | None = None)
         first: The first step.
         last: The last step; at most eight are shown.
     """
-    workers, spans = _read(found)
-    roots = _roots(spans)
+    standing, spans = _read(found)
+    workers = standing.workers
+    roots = _roots(spans, workers)
     if not roots:
         return {"steps": [], "spans": [], "lanes": [], "path": []}
     known = sorted(roots)
@@ -49,10 +50,11 @@ def timeline(found: Found, *, first: int | None = None, last: int | None = None)
     begin = max(begin, end - _MAX_STEPS + 1)
     steps = [step for step in known if begin <= step <= end] or [known[-1]]
     return {
-        **_picture(workers, spans, steps),
+        **_picture(workers, spans, steps, role=_role_of(roots)),
         "known": _ranges(known),
         "slowest": max(known, key=lambda step: _took_ns(roots[step])),
         "median": _usual(known, roots),
+        "is_full": standing.is_full,
     }
 
 
@@ -66,14 +68,15 @@ def before_and_after(found: Found, since: int, until: int | None = None) -> dict
         since: Step with which the fault began.
         until: The last step with it; None if it goes on.
     """
-    workers, spans = _read(found)
-    roots = _roots(spans)
+    standing, spans = _read(found)
+    workers = standing.workers
+    roots = _roots(spans, workers)
     before = [step for step in sorted(roots) if step < since][-_USUAL_OF:]
     after = [step for step in sorted(roots) if since <= step <= (until or step)][:1]
     if not before or not after:
         return None
     return {
-        name: _picture(workers, _near(spans, roots[step]), [step])
+        name: _picture(workers, _near(spans, roots[step]), [step], role=_role_of(roots))
         for name, step in (("before", _usual(before, roots)), ("after", after[0]))
     }
 
@@ -85,9 +88,9 @@ def _near(spans: Sequence[SpanRecord], roots: Sequence[SpanRecord]) -> list[Span
     return [span for span in spans if span.end_ns > begun_ns and span.start_ns < end_ns]
 
 
-def _read(found: Found) -> tuple[Sequence[KnownWorker], list[SpanRecord]]:
+def _read(found: Found) -> tuple[Standing, list[SpanRecord]]:
     with found.open() as connection:
-        return read_standing(connection, found.id).workers, spans_of(connection, found.id)
+        return read_standing(connection, found.id), spans_of(connection, found.id)
 
 
 def _usual(steps: Sequence[int], roots: Mapping[int, Sequence[SpanRecord]]) -> int:
@@ -107,18 +110,18 @@ def _ranges(steps: Sequence[int]) -> list[list[int]]:
 
 
 def _picture(
-    workers: Sequence[KnownWorker], spans: list[SpanRecord], steps: Sequence[int]
+    workers: Sequence[KnownWorker], spans: list[SpanRecord], steps: Sequence[int], *, role: str
 ) -> dict[str, Any]:
-    """Return the spans of some steps, by worker, and the critical path through them."""
-    roots = _roots(spans)
+    """Return the spans of some steps of a role, by worker, and the critical path through them."""
+    roots = _roots(spans, workers, role)
     spans, ahead = _on_one_clock(spans, roots[steps[-1]])
-    roots = _roots(spans)
+    roots = _roots(spans, workers, role)
     start_ns = min(root.start_ns for step in steps for root in roots[step])
     end_ns = max(root.end_ns for step in steps for root in roots[step])
     inside = [span for span in spans if span.end_ns > start_ns and span.start_ns < end_ns]
     shown = heapq.nlargest(_MAX_SPANS, inside, key=lambda span: span.end_ns - span.start_ns)
     shown.sort(key=lambda span: (span.start_ns, -span.end_ns))
-    lanes = _lanes(shown, workers, first_role=roots[steps[-1]][0].role)
+    lanes = _lanes(shown, workers, first_role=role)
     places = {span.span_id: place for place, span in enumerate(shown)}
     return {
         "steps": [_step(step, roots[step], start_ns) for step in steps],
@@ -161,16 +164,33 @@ def step_without_spans(data: RunData, step: int) -> dict[str, Any]:
     }
 
 
-def _roots(spans: Iterable[SpanRecord]) -> Mapping[int, list[SpanRecord]]:
-    """Return the spans of whole steps in their last pass, of the role that has most of them."""
-    by_role: dict[str, dict[int, list[SpanRecord]]] = defaultdict(dict)
+def _roots(
+    spans: Iterable[SpanRecord], workers: Sequence[KnownWorker], role: str | None = None
+) -> Mapping[int, list[SpanRecord]]:
+    """Return the spans of whole steps in their last pass, of a role or of that with most of them.
+
+    Ranks are told apart by their names: one that was replaced goes on as the one before it. That
+    others made a step long ago says nothing, since their clocks may be behind.
+    """
+    names = {one.instance: one.name for one in workers}
+    by_role: dict[str, dict[int, dict[str, list[SpanRecord]]]] = defaultdict(dict)
     roots = [span for span in spans if span.name == STEP_SPAN and span.step is not None]
     for root in sorted(roots, key=lambda root: root.start_ns):
-        ranks = by_role[root.role].setdefault(root.step or 0, [])
-        if ranks and root.start_ns - max(one.end_ns for one in ranks) > _took_ns(ranks):
-            ranks.clear()  # long after its end, the step is made again
-        ranks.append(root)
-    return max(by_role.values(), key=len, default={})
+        ranks = by_role[root.role].setdefault(root.step or 0, {})
+        name = names.get(root.worker, root.worker)
+        own = ranks.get(name)
+        if own and root.start_ns - own[-1].end_ns > _took_ns(own):
+            ranks.clear()  # long after its end, the rank makes the step again
+        ranks.setdefault(name, []).append(root)
+    wanted = max(by_role.values(), key=len, default={}) if role is None else by_role[role]
+    return {
+        step: sorted((one for own in ranks.values() for one in own), key=lambda one: one.start_ns)
+        for step, ranks in wanted.items()
+    }
+
+
+def _role_of(roots: Mapping[int, Sequence[SpanRecord]]) -> str:
+    return next(iter(roots.values()))[0].role
 
 
 def _on_one_clock(

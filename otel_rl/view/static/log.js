@@ -44,21 +44,24 @@
     useEffect(() => { if (answer.found || answer.error) onready("log"); }, [Boolean(answer.found || answer.error)]);
     if (!found) return html`<p class="empty">${answer.error ? answer.error.message : "Reading …"}</p>`;
     const failures = overview.events.listed.filter((one) => one.kind === "failure");
-    const { workers, lines, matching, all } = found;
+    const { workers, older } = found;
+    // A report has the lines of all workers, and no server to ask.
+    const lines = otelRl.report && worker ? found.lines.filter(([, , name]) => name === worker) : found.lines;
+    const all = otelRl.report ? found.lines.length : found.all;
     const failed = new Set(failures.map((one) => one.worker));
     const options = [["", "all workers"], ...[...new Set([...workers, ...(worker ? [worker] : [])])].sort((a, b) => failed.has(b) - failed.has(a)).map((one) => [one, failed.has(one) ? `${one} †` : one])];
     const near = at ? lines.findLast(([, time]) => time <= Number(at))?.[0] ?? null : null;
     return html`
-      <div class="row controls"><h2 class="grow">Log</h2><span class="quiet" role="status">${matching === all ? all : `${matching} of ${all}`} lines${matching > lines.length ? `, the last ${lines.length} shown` : ""}</span>
-        ${otelRl.report ? null : html`<${Select} label="worker" id="worker" options=${options} chosen=${worker} onchoose=${setWorker} />
-        ${at ? html`<button type="button" onClick=${() => setAt("")}>newest</button>` : null}
+      <div class="row controls"><h2 class="grow">Log</h2><span class="quiet" role="status">${lines.length === all ? all : `${lines.length} of ${all}`} lines${older ? ", older ones are left out" : ""}</span>
+        <${Select} label="worker" id="worker" options=${options} chosen=${worker} onchoose=${setWorker} />
+        ${otelRl.report ? null : html`${at ? html`<button type="button" onClick=${() => setAt("")}>newest</button>` : null}
         <input type="search" id="search" placeholder="Find in lines" aria-label="Find in lines" value=${search} onInput=${(event) => setSearch(event.target.value)} />`}</div>
       ${failures.length ? html`<details class="card" id="failures" open=${failures.length < 6}><summary>${failures.length} failure${failures.length === 1 ? "" : "s"} of workers</summary><ul>${failures.slice(-50).reverse().map((one) => html`<li key=${`${one.worker} ${one.time_ms}`}>
         ${otelRl.report ? one.words : html`<a href=${otelRl.logOf(run, one.worker, one.time_ms)}>${one.words}</a>`} <span class="quiet">${new Date(one.time_ms).toLocaleTimeString("en-GB")}</span></li>`)}</ul></details><p></p>` : null}
       ${newer ? html`<button type="button" id="newer" class="newer" onClick=${show}>${newer} newer, show</button>` : null}
       ${lines.length ? html`<div class="card scroll" id="lines" ref=${box} tabindex="0" role="region" aria-label="Lines"><table><tbody>${lines.map(([number, time, name, stream, text]) => html`<tr key=${number} class=${`${stream} ${number === near ? "near" : ""}`}>
         <td>${new Date(time).toLocaleTimeString("en-GB")}</td>${worker ? null : html`<td><bdi>${name}</bdi></td>`}<td class="text" dir="auto">${text}</td></tr>`)}</tbody></table></div>`
-        : html`<p class="empty">${all ? "No line has this text." : "The journal has no lines of consoles of this run: those of stdout and stderr stay for ten minutes after the tracker has them."}</p>`}`;
+        : html`<p class="empty">${all ? otelRl.report ? "No line in this report is of this worker." : "No line has this text." : "The journal has no lines of consoles of this run: those of stdout and stderr stay for ten minutes after the tracker has them."}</p>`}`;
   };
 
   // Shows the end, or the line of a moment. Who has scrolled up or selected text reads on; what came since then is counted.

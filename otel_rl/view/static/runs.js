@@ -254,7 +254,7 @@
       const crosses = notFinite(ofEach);
       if (!crosses) return drawn;
       // Each run has a line of crosses of its own, in its colour.
-      const name = `${drawn[0].name}: ${crosses.name}`;
+      const name = `${style.name}: ${crosses.name}`;
       return [...drawn, { ...crosses, name, y: crosses.x.map(() => 0.03 * (1 + place)), marker: { ...crosses.marker, color }, hovertemplate: "NaN or infinite" }];
     }).filter((one) => one.x.length);
     const lost = traces.some((one) => one.yaxis === "y2");

@@ -66,7 +66,7 @@
       <${Legend} names=${legendOf(phases)} />
       <div class="card"><${Spans} id="timeline" shown=${shown} picked=${picked} onpick=${(place) => { touch(); setPicked(place); }} /></div>
       <${Path} found=${found} />
-      <p class="quiet">The journal has spans of steps ${inWords(known)}. Red: the critical path, which determines how long the step takes. From a wait it goes on to the awaited work where links, phases or simultaneous ends show it; else it stays on the waiting worker.${leftOut ? ` ${leftOut} short spans are not drawn.` : ""}${(found.clocks ?? []).map(({ host, seconds }) => ` The clock of ${host} was ${otelRl.duration(Math.abs(seconds))} ${seconds > 0 ? "ahead" : "behind"}, which is corrected.`).join("")}</p>
+      <p class="quiet">The journal has spans of steps ${inWords(known)}.${found.is_full ? " The room for spans of steps that stay (16 MiB of a run) is used up: those of further steps are forgotten after a minute or more." : ""} Red: the critical path, which determines how long the step takes. From a wait it goes on to the awaited work where links, phases or simultaneous ends show it; else it stays on the waiting worker.${leftOut ? ` ${leftOut} short spans are not drawn.` : ""}${(found.clocks ?? []).map(({ host, seconds }) => ` The clock of ${host} was ${otelRl.duration(Math.abs(seconds))} ${seconds > 0 ? "ahead" : "behind"}, which is corrected.`).join("")}</p>
       <div class="card" id="span" aria-live="polite">${picked === null || !shown.spans[picked] ? html`<span class="quiet">Click a span, or press Enter on one, to see what it used and what used it. Drag to zoom, double-click to see all.</span>` : html`<${Details} shown=${shown} place=${picked} url=${found.trace_url} />`}</div></div>`;
   };
 

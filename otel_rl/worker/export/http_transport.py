@@ -4,13 +4,19 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext, suppress
 from email.utils import parsedate_to_datetime
-from time import time
+from time import monotonic, time
 from typing import Final
 from urllib.parse import urlsplit
 
 import requests
+from requests.exceptions import InvalidSchema, InvalidURL
 from requests.utils import select_proxy
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    LocationValueError,
+    NewConnectionError,
+)
 
 from otel_rl.redaction import redacted
 from otel_rl.version import __version__
@@ -28,6 +34,10 @@ __all__ = ["HttpTransport"]
 
 _MAX_ANSWER_BYTES: Final = 64 << 10
 """Read of an answer. That of a receiver has some hundred, and the memory is the trainer's."""
+
+_CONNECT_S: Final = 3.0
+"""Most that each address of the endpoint's name gets: several that swallow packets must together
+take less than the time after which a bridge takes a worker for gone."""
 
 _OK: Final = 200
 _UNAUTHORIZED: Final = 401
@@ -84,12 +94,19 @@ class HttpTransport:
             )
             where += _by_proxy(signal.url, select_proxy(signal.url, way["proxies"]))
             # Of the adapter, which follows no redirect.
-            adapter, prepared = session.get_adapter(signal.url), session.prepare_request(request)
-            with closing(adapter.send(prepared, timeout=signal.timeout_s, **way)) as answer:
+            adapter = session.get_adapter(signal.url)
+            try:
+                prepared = session.prepare_request(request)
+            except ValueError as error:  # later, it may also be of the answer
+                return _impossible(error, where)
+            timeouts_s = (min(signal.timeout_s, _CONNECT_S), signal.timeout_s)
+            with closing(adapter.send(prepared, timeout=timeouts_s, **way)) as answer:
                 if answer.status_code >= _OK:
-                    return _reply(answer, where)
+                    return _reply(answer, where, signal.timeout_s)
             self.close()  # the final answer is still to come, and would be the next request's
             return Reply(Outcome.RETRY, f"HTTP {answer.status_code} from {where}")
+        except (InvalidSchema, InvalidURL, LocationValueError, UnicodeEncodeError) as error:
+            return _impossible(error, where)
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
             causes = tuple(_causes(error))
             is_closed = any(isinstance(one, ConnectionResetError) for one in causes)
@@ -118,12 +135,21 @@ def _by_proxy(url: str, proxy: str | None) -> str:
     return f" by the proxy {redacted(proxy)} of this environment ({avoided})"
 
 
-def _reply(answer: requests.Response, where: str) -> Reply:
+def _impossible(error: ValueError, where: str) -> Reply:
+    """Answer for settings of which no request can be made, however often that is tried."""
+    return Reply(
+        Outcome.REFUSED,
+        f"no request can be made ({type(error).__name__}) for {where}; check the names of hosts in "
+        "the endpoint and its proxy, and OTEL_EXPORTER_OTLP_HEADERS",
+    )
+
+
+def _reply(answer: requests.Response, where: str, timeout_s: float) -> Reply:
     status = answer.status_code
     # A status stands though its body breaks off; without the whole acknowledgement the fate of the
     # request is unknown. What is read to its end leaves the connection for the next request.
-    with nullcontext() if status < _REDIRECTS else suppress(HTTPError):
-        content = answer.raw.read(_MAX_ANSWER_BYTES, decode_content=True)
+    with nullcontext() if status < _REDIRECTS else suppress(HTTPError, TimeoutError):
+        content = _body(answer, timeout_s)
     if status < _REDIRECTS:
         if answer.headers.get("content-type", "").startswith("text/html"):
             # A proxy's page, not a receiver's answer: the request was not received.
@@ -134,6 +160,19 @@ def _reply(answer: requests.Response, where: str) -> Reply:
         after_s = _retry_after_s(answer.headers.get("retry-after"))
         return Reply(Outcome.RETRY, message, retry_after_s=after_s)
     return Reply(Outcome.REFUSED, message, wants_token=status == _UNAUTHORIZED)
+
+
+def _body(answer: requests.Response, timeout_s: float) -> bytes:
+    # The library's timeout is for single waits, and the thread has other requests to send.
+    until_s, content = monotonic() + timeout_s, bytearray()
+    while len(content) < _MAX_ANSWER_BYTES:
+        piece = answer.raw.read1(_MAX_ANSWER_BYTES - len(content), decode_content=True)
+        if not piece:
+            break
+        if monotonic() >= until_s:
+            raise TimeoutError
+        content += piece
+    return bytes(content)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -128,7 +128,11 @@ def _unusable(root: Path) -> str:
 
 
 def _file_system(path: Path) -> str:
-    around = [one for one in disk_partitions(all=True) if path.is_relative_to(one.mountpoint)]
+    try:
+        mounted = disk_partitions(all=True)
+    except OSError:  # a sandbox without /proc
+        return ""
+    around = [one for one in mounted if path.is_relative_to(one.mountpoint)]
     # Of several on one directory, the last one hides the others.
     return max(reversed(around), key=lambda one: len(one.mountpoint)).fstype if around else ""
 

@@ -268,6 +268,10 @@ class _Stop(NamedTuple):
     unreached_s: float
 
 
+_GIVEN_UP: Final = _Stop(0.0, 0.0, 0.0, 0.0)
+"""Once its callers have gone, whatever is answered later: new records are another session's."""
+
+
 class Sender:
     """Runs one daemon thread. Other threads may ``put``, ``flush`` and ``shutdown``.
 
@@ -411,6 +415,7 @@ class Sender:
             interruption = "Ctrl-C"
             raise
         finally:
+            self._stop = _GIVEN_UP
             lost, lost_spans, is_exact = self._abandon()
             delivered = self._has_delivered and is_exact and not lost
             why = interruption or self._last_failure
@@ -540,6 +545,8 @@ class Sender:
         with self._guard:
             leave_captures_alone()
         with self._uncut.work(), self._collecting:
+            if self._stop is _GIVEN_UP:
+                return
             for request in self._source.collect():
                 self._look_every_s = self._source.look_every_s  # the receiver knows this process
                 try:
@@ -576,7 +583,7 @@ class Sender:
         were counted meanwhile.
         """
         if time.monotonic() >= self._deadline_s():
-            return False  # later records belong to another session
+            return False
         known_losses = self._guard.drops.counts()
         begun_ns = time.time_ns()
         self._collect()

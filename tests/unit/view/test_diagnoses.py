@@ -51,7 +51,7 @@ def test_a_long_history_is_read_in_parts_and_then_diagnosed(journals: Journals) 
         except Unread:
             continue
         break
-    assert (told["steps"], told["causes"][0]["worker"]) == ([0, STEPS], "trainer/2")
+    assert (told["steps"], told["causes"][0]["worker"]) == ([1, STEPS], "trainer/2")
 
 
 def test_a_run_that_has_ended_is_diagnosed_once_for_each_question(journals: Journals) -> None:

@@ -13,19 +13,25 @@ from typing import Any
 import pytest
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal import reader
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.log import Log
-from otel_rl.bridge.journal.reader import Standing
+from otel_rl.bridge.journal.reader import KnownWorker, Standing
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.journal.state import decode_row
 from otel_rl.bridge.rows.messages import Finding
+from otel_rl.bridge.rows.series.streams import WorkerStanding
+from otel_rl.bridge.rows.span_log import SpanLog
+from otel_rl.bridge.rows.spans import ChosenSteps
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.diagnose.history.records import Facts
-from otel_rl.records import Attempt, ExperimentKey, ExperimentStatus, WorkerFailure
+from otel_rl.records import Attempt, ExperimentKey, ExperimentStatus, Row, WorkerFailure
 from otel_rl.run_id import run_id
 from otel_rl.view import pages
 from otel_rl.view.journals import Journals
 from otel_rl.view.pages import Answer, Pages, Question
+from otel_rl.view.parts import log as log_part
 from otel_rl.view.parts import overview, run_results
 from otel_rl.view.parts.run_results import RunResults
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, gpu, start_ns, step
@@ -210,6 +216,19 @@ def test_what_is_not_there_is_404(looked: Looked, path: str) -> None:
 def test_a_parameter_that_is_no_number_is_400(looked: Looked) -> None:
     assert looked.ask(f"runs/{RUN}/workers", first="much").status == 400
     assert looked.ask(f"runs/{RUN}/workers", first="inf").status == 400
+
+
+def test_a_question_that_fails_unforeseen_is_500_and_logged_and_others_are_answered(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pages, "log", lambda *_: dict[str, int]()["missing"])
+    answers = [looked.ask(f"runs/{RUN}/log") for _ in range(2)]
+    assert [one.status for one in answers] == [500, 500]
+    assert "KeyError" in json.loads(answers[0].body)["error"]
+    (record,) = caplog.records  # once a minute: an open page asks every second
+    assert record.exc_info is not None
+    assert f"runs/{RUN}/log" in record.getMessage()
+    assert looked.ask(f"runs/{RUN}/overview").status == 200
 
 
 def test_a_run_that_has_diverged_does_not_show_its_last_number(tmp_path: Path) -> None:
@@ -530,6 +549,57 @@ def test_of_a_moment_the_log_ends_shortly_after_it(failing: Looked) -> None:
     assert failing.get(f"runs/{RUN}/log", at=str(at))["lines"][-1][4] == "loss 2"
 
 
+def test_the_log_is_read_from_its_end_as_far_as_a_page_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [(f"trainer/{place % 3}", "stdout", f"line {place}") for place in range(6_000)]
+    write_run(tmp_path, LookedAt(steps=60, console=[("trainer/9", "stdout", "first"), *lines[1:]]))
+    decoded: list[int] = []
+
+    def decode(number: int, body: bytes) -> Row:
+        decoded.append(number)
+        return decode_row(number, body)
+
+    monkeypatch.setattr(reader, "decode_row", decode)
+    known = KnownWorker("a", "trainer/9", WorkerStanding.ALIVE, 0, 0, None)
+    monkeypatch.setattr(log_part, "read_standing", lambda *_: Standing([known], ""))
+    looked = Looked(tmp_path)
+    found = looked.get(f"runs/{RUN}/log")
+    assert [one[4] for one in found["lines"]] == [f"line {n}" for n in range(4_000, 6_000)]
+    assert (found["all"], found["older"]) == (2_000, True)
+    assert decoded == [*range(59, 38, -1)]
+    # Who has printed nothing for long can still be chosen.
+    assert found["workers"] == ["trainer/0", "trainer/1", "trainer/2", "trainer/9"]
+    first = looked.get(f"runs/{RUN}/log", worker="trainer/9")
+    assert [one[4] for one in first["lines"]] == ["first"]
+    assert (first["all"], first["older"]) == (6_000, False)
+
+
+def test_names_of_workers_in_the_log_are_made_once_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [(f"trainer/{place % 3}", "stdout", "a line") for place in range(300)]
+    write_run(tmp_path, LookedAt(console=lines))
+    made: list[str] = []
+
+    def label(text: str) -> str:
+        made.append(text)
+        return text
+
+    monkeypatch.setattr(log_part, "label", label)
+    assert len(Looked(tmp_path).get(f"runs/{RUN}/log", worker="trainer/1")["lines"]) == 100
+    assert sorted(made) == ["stdout", "trainer/0", "trainer/1", "trainer/2"]
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000, "\u65e5" * 4_000, '"' * 10_000])
+def test_a_log_of_long_lines_is_an_answer_of_a_megabyte(tmp_path: Path, text: str) -> None:
+    write_run(tmp_path, LookedAt(console=[("trainer/0", "stdout", text)] * 300))
+    answer = Looked(tmp_path).ask(f"runs/{RUN}/log")
+    body = gzip.decompress(answer.body)
+    assert 800_000 < len(body) < 1_100_000
+    assert json.loads(body)["older"]
+
+
 def test_events_are_failures_returns_and_where_each_is(failing: Looked) -> None:
     found = failing.get(f"runs/{RUN}/overview")["events"]
     told = [(one["kind"], one["step"], one["worker"]) for one in found["listed"]]
@@ -624,6 +694,27 @@ def test_of_chosen_steps_the_spans_stay_when_others_are_forgotten(real: Looked) 
     assert change["before"]["steps"][0]["step"] < 6
     assert change["after"]["steps"][0]["step"] == 7
     assert real.get(f"runs/{ENDED_ID}/change", since="0") == {"before": None, "after": None}
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_when_no_further_steps_are_kept_the_timeline_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    take_log = ChosenSteps.take_log
+
+    def used_up(chosen: ChosenSteps) -> SpanLog | None:
+        log = take_log(chosen)
+        chosen.left_bytes -= (16 << 20) * is_full
+        return log
+
+    monkeypatch.setattr(ChosenSteps, "take_log", used_up)
+    life = Life(tmp_path)
+    life.take(begin(ENDED, 0), *step(ENDED, 0, 0), now_ns=start_ns(ENDED) + S)
+    life.take(*step(ENDED, 0, 1), now_ns=start_ns(ENDED) + 9 * S)
+    life.journal.close()
+    found = Looked(tmp_path).get(f"runs/{ENDED_ID}/timeline")
+    assert found["known"] == [[0, 1]]
+    assert found["is_full"] == is_full
 
 
 def test_a_finding_keeps_the_spans_of_the_step_at_which_the_fault_began(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 import logging
 import sys
+import threading
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 from opentelemetry import metrics, trace
@@ -11,10 +13,11 @@ from otel_rl.errors import ConfigError
 from otel_rl.signals import Signal
 from otel_rl.worker import lifetime, session
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.export.sender import THREAD_NAME
 from otel_rl.worker.export.transport import Outcome, Reply
 from otel_rl.worker.launch import launch_of
 from tests.support.otlp_requests import grpc_receiver
-from tests.support.otlp_sink import Sink, pairs
+from tests.support.otlp_sink import OK, Answer, Sink, pairs
 
 
 def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
@@ -97,6 +100,38 @@ def test_after_shutdown_another_worker_may_begin_and_instruments_live_on(started
     assert otel_rl.flush(timeout_s=60)
     found = [(m.value, m.resource["rl.experiment.name"]) for m in started.measurements("g")]
     assert found == [(1.0, "exp"), (2.0, "second")]
+
+
+def test_a_run_whose_end_gave_up_takes_nothing_of_the_next_run(
+    sink: Sink, clean_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "2")
+    is_awake, hung = Event(), Event()
+
+    def hang(_number: int) -> Answer:
+        hung.set()
+        is_awake.wait(90)
+        return OK
+
+    init = partial(otel_rl.init, role="trainer", endpoint=sink.url, export_interval_s=60)
+    init(experiment="first")
+    otel_rl.log({"loss": 1.0}, step=1)
+    assert otel_rl.flush(timeout_s=60)
+    threads = [one for one in threading.enumerate() if one.name == THREAD_NAME]
+    sink.answer = hang
+    otel_rl.log({"loss": 2.0}, step=2)
+    assert not otel_rl.finish()
+    assert hung.is_set()
+    init(experiment="second")
+    otel_rl.log({"loss": 3.0}, step=3)
+    is_awake.set()
+    for thread in threads:
+        thread.join(90)
+    assert not sink.events("rl.worker.end")
+    assert otel_rl.finish(timeout_s=60)
+    assert [e.resource["rl.experiment.name"] for e in sink.events("rl.worker.end")] == ["second"]
+    found = [(m.value, m.resource["rl.experiment.name"]) for m in sink.measurements("loss")]
+    assert found == [(1.0, "first"), (2.0, "first"), (3.0, "second")]
 
 
 def test_after_shutdown_a_call_starts_no_worker_that_nobody_named(
@@ -406,9 +441,10 @@ class Absent:
 @pytest.mark.parametrize(
     ("endpoint", "waits"), [(None, False), ("http://bridge.that.starts:4318", True)]
 )
+@pytest.mark.parametrize("is_exit", [True, False])
 @pytest.mark.usefixtures("clean_environment")
-def test_an_exit_waits_for_an_endpoint_that_starts_only_if_one_was_named(
-    monkeypatch: pytest.MonkeyPatch, endpoint: str | None, waits: bool
+def test_an_end_waits_for_an_endpoint_that_starts_only_if_one_was_named(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str | None, waits: bool, is_exit: bool
 ) -> None:
     monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "60")
     # The urgent attempts of two seconds: more than the short wait has, fewer than the long one.
@@ -418,7 +454,8 @@ def test_an_exit_waits_for_an_endpoint_that_starts_only_if_one_was_named(
     running = session.running()
     assert running is not None
     otel_rl.log({"loss": 1.0})
-    assert running.shutdown_at_exit() is waits
+    end = running.shutdown_at_exit if is_exit else otel_rl.finish
+    assert end() is waits
     otel_rl.finish(timeout_s=0)
 
 

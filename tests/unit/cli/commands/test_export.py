@@ -158,6 +158,26 @@ def test_a_run_without_spans_and_unknown_steps_are_told_with_what_to_do(
     assert not (tmp_path / "t.json").exists()
 
 
+def test_chosen_steps_of_the_whole_run_are_there_each_span_once(
+    export: Export, tmp_path: Path
+) -> None:
+    keep_spans(tmp_path, RUN, [*steps_of_a_run([3, 50, 51])], log=Log.CHOSEN)
+    keep_spans(tmp_path, RUN, [*steps_of_a_run(range(50, 60))])
+    status, said = export("-o", str(tmp_path / "t.json"))
+    assert status == 0
+    assert len(spans_of(tmp_path / "t.json")) == 11 * 7
+    status, said = export("--steps", "3", "-o", str(tmp_path / "t.json"))
+    assert status == 0
+    assert "only" not in said
+    assert {span["args"].get("step") for span in spans_of(tmp_path / "t.json")} == {3, None}
+    status, said = export("--steps", "3:52", "-o", str(tmp_path / "t.json"))
+    assert "the journal has the spans of steps 3, 50 to 59 only" in said
+    status, said = export("--steps", "20", "-o", str(tmp_path / "t.json"))
+    assert status == 2
+    assert "spans of steps 3, 50 to 59 of grpo/one (got 20:20)" in said
+    assert "some steps of the whole run" in said
+
+
 def test_a_file_that_cannot_be_written_is_told_and_none_is_left(
     export: Export, tmp_path: Path
 ) -> None:

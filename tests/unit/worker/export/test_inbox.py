@@ -9,6 +9,7 @@ from dataclasses import replace
 from errno import EMFILE
 from pathlib import Path
 
+import psutil
 import pytest
 
 from otel_rl.inbox import (
@@ -243,3 +244,10 @@ def test_on_a_network_file_system_requests_stay_in_memory(
     monkeypatch.setattr(inbox, "_file_system", lambda _path: "nfs4")
     assert chosen(tmp_path, settings()) is None
     assert "network file system (nfs4)" in capsys.readouterr().err
+
+
+def test_where_the_file_systems_are_not_told_the_inbox_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "no proc"))
+    assert chosen(tmp_path, settings()) == InboxPlace(tmp_path / "run", has_bridge=True)

@@ -351,6 +351,26 @@ def test_an_endpoint_that_has_fallen_silent_is_given_up_before_its_whole_time(ri
     assert rig.drops.counts() == {DropReason.SHUTDOWN: 4}
 
 
+def test_an_answer_after_shutdown_gave_up_does_not_bring_the_sender_back(rig: Rig) -> None:
+    released = Event()
+    rig.endpoint.answer = lambda _body: ACCEPTED if released.wait(PATIENCE_S) else AWAY
+    rig.goodbye = Request(b"goodbye", 0, Signal.LOGS)
+    rig.record(b"a")
+    assert not rig.sender.shutdown(LONG_S, silent_s=0.2)
+    rig.record(b"of the next session")
+    released.set()
+    assert rig.endpoint.closed.wait(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+    assert [request.payload for request in rig.recorded] == [b"of the next session"]
+
+
+def test_a_collection_that_begins_after_shutdown_gave_up_takes_nothing(rig: Rig) -> None:
+    assert rig.sender.shutdown(PATIENCE_S)
+    rig.record(b"of the next session")
+    rig.sender._collect()
+    assert [request.payload for request in rig.recorded] == [b"of the next session"]
+
+
 @pytest.mark.parametrize(
     ("patience_s", "lost"), [(PATIENCE_S, {DropReason.SHUTDOWN: 4}), (0.01, {})]
 )

@@ -1,4 +1,5 @@
 import itertools
+import math
 import shutil
 import socket
 import threading
@@ -21,6 +22,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
+from otel_rl.bridge.rows.settings import RowSettings
 from otel_rl.worker.export.sender import open_transport
 from otel_rl.worker.export.transport import Outcome, Reply, Transport
 from otel_rl.worker.settings import read_settings
@@ -170,7 +172,7 @@ def test_a_proxy_that_cannot_be_is_said(
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     reply = over_http("http://bridge.invalid:4318").send(b"")
-    assert reply.outcome is Outcome.RETRY
+    assert reply.outcome is Outcome.REFUSED
     assert "by the proxy http://:1" in reply.message
 
 
@@ -258,6 +260,24 @@ def test_an_answer_that_breaks_off_is_no_acknowledgement() -> None:
             answered.result(60)
     assert reply.outcome is Outcome.RETRY
     assert not reply.unreachable
+
+
+def test_addresses_that_swallow_packets_take_less_than_the_patience_of_a_bridge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits_s: list[float | None] = []
+
+    def swallow(self: socket.socket, _address: object) -> None:
+        waits_s.append(self.gettimeout())
+        raise TimeoutError
+
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"192.0.2.{n}", 4318)) for n in (1, 2)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments: found)
+    monkeypatch.setattr(socket.socket, "connect", swallow)
+    reply = over_http("http://bridge.example:4318").send(b"")
+    assert reply.unreachable
+    assert len(waits_s) == 2
+    assert sum(one or math.inf for one in waits_s) < RowSettings().worker_timeout_s
 
 
 @pytest.fixture
@@ -501,6 +521,28 @@ def test_a_status_stands_though_its_body_does_not_end(
     assert reply.retry_after_s == (7 if outcome is Outcome.RETRY else None)
 
 
+@pytest.mark.parametrize(
+    ("status", "outcome"), [("200 OK", Outcome.RETRY), ("400 Bad", Outcome.REFUSED)]
+)
+def test_an_answer_that_drips_holds_the_sender_no_longer_than_the_timeout(
+    hostile: Callable[..., Hostile], status: str, outcome: Outcome
+) -> None:
+    pause = threading.Event()
+
+    def drip() -> Iterator[bytes]:
+        yield head(status, "Content-Length: 1000")
+        for _ in range(100):
+            pause.wait(0.2)
+            yield b"x"
+
+    server = hostile(drip())
+    reply = over_http(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "2"}).send(b"")
+    server.close()
+    assert reply.outcome is outcome
+    assert not reply.unreachable
+    assert server.was_hung_up_on
+
+
 def test_a_connection_is_used_again_after_whatever_answer_ends(sink: Sink) -> None:
     answers = [(200, PARTIAL.SerializeToString()), (503, b"away"), (400, b"no"), (200, b"")]
     sink.answer = lambda number: (answers[number][0], {}, answers[number][1])
@@ -511,11 +553,35 @@ def test_a_connection_is_used_again_after_whatever_answer_ends(sink: Sink) -> No
 
 
 def test_a_header_in_the_environment_adds_no_header_of_its_own(sink: Sink) -> None:
-    transport = over_http(sink.url, {"OTEL_EXPORTER_OTLP_HEADERS": "a=b%0D%0Ax-more:1"})
+    transport = over_http(sink.url, {"OTEL_EXPORTER_OTLP_HEADERS": "a=s3cret%0D%0Ax-more:1"})
     reply = transport.send(b"")
-    assert reply.outcome is Outcome.RETRY
-    assert "InvalidHeader" in reply.message
+    assert reply.outcome is Outcome.REFUSED
+    assert "OTEL_EXPORTER_OTLP_HEADERS" in reply.message
+    assert "s3cret" not in reply.message
     assert sink.headers == []
+
+
+@pytest.mark.parametrize(
+    ("url", "headers"),
+    [
+        ("http://127.0.0.1:9", "a=%E2%82%AC"),
+        ("http://*.example:4318", ""),
+        ("http://a..example:4318", ""),
+    ],
+)
+def test_settings_of_which_no_request_can_be_made_are_not_tried_for_ever(
+    url: str, headers: str
+) -> None:
+    reply = over_http(url, {"OTEL_EXPORTER_OTLP_HEADERS": headers}).send(b"")
+    assert reply.outcome is Outcome.REFUSED
+    assert "no request can be made" in reply.message
+
+
+def test_lengths_that_contradict_each_other_are_a_mistake_of_the_answer(
+    hostile: Callable[..., Hostile],
+) -> None:
+    server = hostile([head("200 OK", "Content-Length: 3", "Content-Length: 4"), b"four"])
+    assert over_http(server.url).send(b"").outcome is Outcome.RETRY
 
 
 def test_credentials_in_the_url_are_sent_and_not_told(sink: Sink) -> None:
