@@ -243,7 +243,9 @@ class DecodeBatch:
         held = job.blocks(cache, length)
         cache.take(held)
         cache.queried_tokens += job.samples * length
-        cache.hit_tokens += (job.samples - 1) * length
+        # As inference servers count them: only full blocks are shared.
+        shared = job.shared_blocks(cache) * cache.block_tokens
+        cache.hit_tokens += (job.samples - 1) * shared
         prefix = _KeysValues(self._parameters.shape, rows=1, length=length)
         tokens = np.array([job.prompt], np.int64)
         logits = prefix.extend(self._parameters, _zeros(1), tokens, _zeros(1))

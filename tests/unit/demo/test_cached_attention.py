@@ -63,10 +63,12 @@ def test_generation_with_the_cache_equals_the_full_forward_pass(
     assert_equal_to_full_forward(policy, decode(cache, policy, *jobs), jobs)
 
 
-def test_a_group_computes_its_prompt_once(cache: KvCache, policy: Parameters) -> None:
+def test_a_group_shares_the_full_blocks_of_its_prompt(cache: KvCache, policy: Parameters) -> None:
     decode(cache, policy, job(samples=4))
     assert cache.queried_tokens == 4 * len(PROMPT)
-    assert cache.hit_tokens == 3 * len(PROMPT)
+    blocks = (len(PROMPT) - 1) // cache.block_tokens
+    assert blocks > 0
+    assert cache.hit_tokens == 3 * blocks * cache.block_tokens
 
 
 def test_all_room_comes_back(cache: KvCache, policy: Parameters) -> None:
