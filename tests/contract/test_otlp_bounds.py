@@ -362,7 +362,7 @@ def test_a_sender_that_gives_up_is_counted(monkeypatch: pytest.MonkeyPatch) -> N
     ):
         call: grpc.StreamUnaryMultiCallable[bytes, bytes]
         call = channel.stream_unary(EXPORT, bytes, bytes)
-        monkeypatch.setattr(IngestPipeline, "grant", grant)
+        monkeypatch.setattr(IngestPipeline, "grant_to", grant)
         timeout_s = 0.5
         while not arrived:  # on a busy machine a call may be given up before it gets there
             with pytest.raises(grpc.RpcError):
