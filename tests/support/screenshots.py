@@ -74,8 +74,11 @@ def take(browser: Browser, url: str, run: str, report: Path, into: Path) -> None
             browser.wait(f"{charts}.every((one) => one.data)")
         browser.screenshot(into / f"view-{page}.png")
     browser.open(report.resolve().as_uri(), "overview")
-    browser.wait("document.querySelector('[data-panel]')?.data?.length > 0")
-    browser.wait("[...document.querySelectorAll('[data-evidence]')].some((one) => one.data)")
+    evidence = "document.querySelector('[data-evidence]')"
+    browser.wait(evidence)
+    browser.do(f"{evidence}.scrollIntoView()")  # a chart is drawn when it is seen
+    browser.wait(f"{evidence}.data")
+    browser.do("scrollTo(0, 0)")
     browser.screenshot(into / "report.png")
 
 
