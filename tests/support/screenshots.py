@@ -70,16 +70,20 @@ def take(browser: Browser, url: str, run: str, report: Path, into: Path) -> None
         browser.open(f"{url}#/run/{run}/{page}", page)
         if page == "overview":
             browser.wait("document.querySelector('#verdict').textContent.length > 40")
-            charts = "[...document.querySelectorAll('[data-panel]')].slice(0, 6)"
-            browser.wait(f"{charts}.every((one) => one.data)")
+            _draw(browser, "[data-panel]")
         browser.screenshot(into / f"view-{page}.png")
     browser.open(report.resolve().as_uri(), "overview")
-    evidence = "document.querySelector('[data-evidence]')"
-    browser.wait(evidence)
-    browser.do(f"{evidence}.scrollIntoView()")  # a chart is drawn when it is seen
-    browser.wait(f"{evidence}.data")
-    browser.do("scrollTo(0, 0)")
+    _draw(browser, "[data-evidence]")
     browser.screenshot(into / "report.png")
+
+
+def _draw(browser: Browser, selector: str) -> None:
+    """Look at a chart until it is drawn, which charts are when they are seen, and go back up."""
+    chart = f"document.querySelector('{selector}')"
+    browser.wait(f"{chart} !== null")
+    browser.do(f"{chart}.scrollIntoView()")
+    browser.wait(f"{chart}.data?.length > 0")
+    browser.do("scrollTo(0, 0)")
 
 
 if __name__ == "__main__":
