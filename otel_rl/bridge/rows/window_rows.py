@@ -369,7 +369,8 @@ def _rows(
             values.update(_level(groups[number], _once(levels, window, _samples)))
     for number, counted in window.counted.items():
         group = groups[number]
-        group.total += sum(cell.value for cell in _once(counted, window, _seconds).values())
+        grown = sum(cell.value for cell in _once(counted, window, _seconds).values())
+        group.total = group.total + grown or 0  # a zero is not stored, and is an integer again
         values[group.key] = group.total
         if group.has_shares:
             continue  # the rate is in the rows of steps

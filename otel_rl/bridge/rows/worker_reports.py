@@ -75,10 +75,12 @@ class WorkerReports:
     def _note_going_on(self, time_ns: int) -> None:
         """Note that a run goes on after its end.
 
-        A launch may have one process after another, and starts again what has failed.
+        A launch may have one process after another, so a bridge for one launch notes only what was
+        over when it was loaded. A bridge for many notes what had ended well: a launcher starts
+        again what has failed, and a restart of the bridge makes no difference.
         """
         went_well = self._liveness.status() is ExperimentStatus.COMPLETE
-        if self._was_over or (went_well and not self.is_one_launch):
+        if self._was_over if self.is_one_launch else went_well:
             self._intake.warnings.append(of_continued(time_ns, went_well=went_well))
         self._is_over = self._was_over = False
 

@@ -1052,3 +1052,12 @@ def test_a_total_goes_on_after_a_restart() -> None:
     bench.aligner = revived(bench.aligner)
     bench.export(GENERATOR0, counter(GENERATOR0, 1.5, 15))
     assert totals(bench.rows(everything=True)) == [15]
+
+
+def test_a_total_of_nothing_is_written_alike_before_and_after_a_restart() -> None:
+    bench = Bench(window_s=1)
+    bench.export(GENERATOR0, counter(GENERATOR0, 0.5, 0.0))
+    before = totals(bench.rows(everything=True))
+    bench.aligner = revived(bench.aligner)
+    group = bench.aligner.intake.series.keys.groups[0]
+    assert [repr(total) for total in before] == [repr(group.total)]

@@ -376,6 +376,23 @@ def test_the_last_word_after_a_replacement_is_who_is_there_now(
     assert written[-1]["service/generator/alive"] == 1
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_run_is_noted_as_continued_if_it_had_ended_well_also_over_a_restart_of_the_bridge(
+    bench: Bench, failed: bool, restarts: bool
+) -> None:
+    bench.start(generator(0, count=1))
+    bench.run(3)
+    bench.say_goodbye(generator(0, count=1), failed=failed)
+    bench.run(1)
+    if restarts:
+        bench.restart_bridge(away_s=1)
+    bench.start(generator(0, "second", count=1))
+    bench.run(10)
+    notes = [row for row in bench.rows if "otel_rl/bridge/continued" in row.labels]
+    assert len(notes) == (0 if failed else 1)
+
+
 def test_any_new_instance_fills_a_place_where_nobody_knows_an_index(bench: Bench) -> None:
     workers = [generator(None, f"{n}", count=None) for n in range(3)]
     bench.start(*workers)
