@@ -246,13 +246,15 @@ def test_back_leads_to_the_place_one_came_from(browser: Browser) -> None:
     browser.press("critic")
     browser.wait("location.hash.includes('find=critic')")
     browser.do("document.activeElement.blur(); scrollTo(0, 600)")
-    browser.wait("history.state?.scroll === 600")
+    browser.wait("history.state?.scroll > 300")
     browser.press("3")
     browser.wait("document.body.dataset.ready === 'workers' && scrollY === 0")
     assert browser.get("document.title").startswith("Workers")
     browser.do("history.back()")
     browser.wait("document.body.dataset.ready === 'overview'")
-    browser.wait("document.querySelector('#search').value === 'critic' && scrollY === 600")
+    browser.wait("document.querySelector('#search').value === 'critic'")
+    # Not 600 where a chart above was drawn meanwhile, and moved what is read.
+    browser.wait("scrollY > 300 && scrollY === history.state.scroll")
 
 
 def test_the_evidence_is_drawn_under_the_verdict(browser: Browser) -> None:

@@ -278,34 +278,39 @@ class Liveness(Stored, dict=True):
     """Leases of the workers of one experiment, from which roles and status follow.
 
     Attributes:
-        arrived: How many workers came, or came back after they had said that they end. Not stored.
+        is_over: Whether all workers had ended at the last check, and none has come since.
     """
 
     _roles: dict[str, RoleLiveness] = field(default_factory=dict)
     _went_well: bool = True  # the worker that left last
     _failures: FailureLog = field(default_factory=FailureLog)
+    is_over: bool = False
 
     def __post_init__(self) -> None:
-        self.arrived = 0
         self._resumed_ns = 0
         self._back_ns = 0  # first export of a worker after that, the newest of all
 
-    def exported(self, worker: Worker, state: WorkerState, event_ns: int, now_ns: int) -> None:
-        """Record an export. Call it before the worker's state is updated."""
+    def exported(self, worker: Worker, state: WorkerState, event_ns: int, now_ns: int) -> bool:
+        """Record an export. Call it before the worker's state is updated.
+
+        Returns:
+            Whether it is the first of a worker that came, or came back, after the run was over.
+        """
         if state.standing is WorkerStanding.ALIVE:
             if state.received_ns <= self._resumed_ns < now_ns:
                 self._back_ns = now_ns
-            return
+            return False
         has_failed = state.standing is WorkerStanding.FAILED
         was_missed = has_failed and not state.sends_exit_report
         is_later = event_ns > state.gone_ns or (was_missed and not event_ns)
         if state.standing is not WorkerStanding.NEW and not is_later:
-            return  # sent before its exit report, and overtaken
+            return False  # sent before its exit report, and overtaken
         role = self._role(worker.role)
         if role is None:
-            return
+            return False
         state.standing = WorkerStanding.ALIVE
-        self.arrived += not was_missed
+        goes_on = self.is_over and not was_missed
+        self.is_over = self.is_over and was_missed
         if was_missed and role.withdraw(worker.index, state.received_ns):
             self._failures.withdraw(f"{state.role}/{state.label}")
         else:
@@ -316,6 +321,7 @@ class Liveness(Stored, dict=True):
                 self._failures.made_good(
                     worker.role, since_ns, now_ns, by_same=is_same, gone_ns=gone_ns
                 )
+        return goes_on
 
     def ended(self, departure: Departure, state: WorkerState, now_ns: int) -> None:
         """Record an exit report, or an error that has left a step."""
@@ -392,6 +398,7 @@ class Liveness(Stored, dict=True):
                     else:
                         self._lost(role, worker, state, successor, instances)
             role.look([one for one in there if one[1].standing is WorkerStanding.ALIVE])
+        self.is_over = self.has_ended
 
     def roles(self) -> Mapping[str, RoleStanding]:
         return {name: role.standing for name, role in self._roles.items() if role.standing}

@@ -28,8 +28,8 @@ class WorkerReports:
         self._liveness = liveness
         self.has_exports = has_exports
         self.is_one_launch = False
-        # Whether all workers had ended at the last check, and when it was loaded, and none came.
-        self._is_over = self._was_over = liveness.has_ended
+        # Whether the run was over when it was loaded, and nobody has come since.
+        self._was_over = liveness.is_over
 
     def add(
         self,
@@ -50,7 +50,6 @@ class WorkerReports:
         """
         intake = self._intake
         most_ns = tolerance_ns(intake.settings.wait_s)
-        arrived = self._liveness.arrived
         for export in exports:
             worker = intake.series.workers.lease(export.worker, intake.settings)
             if worker is None:
@@ -58,7 +57,7 @@ class WorkerReports:
             self.has_exports = True
             worker.sends_exit_report = worker.sends_exit_report or export.sends_exit_report
             worker.has_worked = worker.has_worked or export.has_work
-            self._liveness.exported(export.worker, worker, export.time_ns, received_ns)
+            goes_on = self._liveness.exported(export.worker, worker, export.time_ns, received_ns)
             is_held = export.worker.index is not None and worker.standing is WorkerStanding.ALIVE
             intake.goodput.exported(worker, export.time_ns, is_held=is_held)
             # A repeat shows neither the progress of its worker nor its clock.
@@ -69,7 +68,7 @@ class WorkerReports:
             if event_ns:
                 worker.clock.exported(event_ns, arrived_ns, most_ns)
             worker.exported(received_ns=received_ns, event_ns=event_ns)
-            if self._is_over and self._liveness.arrived > arrived:
+            if goes_on:
                 self._note_going_on(max(newest_ns, export.time_ns))
 
     def _note_going_on(self, time_ns: int) -> None:
@@ -82,7 +81,7 @@ class WorkerReports:
         went_well = self._liveness.status() is ExperimentStatus.COMPLETE
         if self._was_over if self.is_one_launch else went_well:
             self._intake.warnings.append(of_continued(time_ns, went_well=went_well))
-        self._is_over = self._was_over = False
+        self._was_over = False
 
     def look_at_clocks(self, exports: Iterable[Export], arrived_ns: int) -> None:
         """Compare the clocks of senders that are ahead, before their samples are added.
@@ -120,5 +119,4 @@ class WorkerReports:
             worker.clock_is(now_ns)
         lease_ns = int(settings.worker_timeout_s * _NS_PER_S)
         self._liveness.look(table.workers.states, lease_ns=lease_ns, now_ns=now_ns)
-        self._is_over = self._liveness.has_ended
         table.forget(settings, now_ns)

@@ -4,6 +4,7 @@
   const content = document.getElementById("content");
   const system = matchMedia("(prefers-color-scheme: dark)");
   const root = document.documentElement;
+  const RESTORED_FOR_MS = 60_000;
   const PREFETCHED_EVERY_MS = 60_000;
 
   const embedded = document.getElementById("report");
@@ -240,14 +241,16 @@
     clearTimeout(noting);
     noting = setTimeout(() => { try { history.replaceState({ scroll: window.scrollY }, ""); } catch { /* too many in a few seconds */ } }, 200);
   }, { passive: true });
-  const restored = () => { clearInterval(restoring); restoring = null; };
+  const restored = () => { restoring?.disconnect(); restoring = null; };
   for (const kind of ["wheel", "pointerdown", "keydown"]) addEventListener(kind, restored, { passive: true });
   function restore(scroll) {
     restored();
     window.scrollTo(0, scroll);
-    // The page grows as its parts arrive.
-    let looks = 0;
-    if (scroll) restoring = setInterval(() => { if (Math.abs(window.scrollY - scroll) < 2 && document.body.dataset.ready || looks++ > 100) restored(); else window.scrollTo(0, scroll); }, 100);
+    if (!scroll) return;
+    // The page grows as its parts arrive, and a slow server takes long over them. Who scrolls is not taken back.
+    const stays = restoring = new ResizeObserver(() => window.scrollTo(0, scroll));
+    stays.observe(document.documentElement);
+    setTimeout(() => { if (restoring === stays) restored(); }, RESTORED_FOR_MS);
   }
   addEventListener("hashchange", () => {
     clearTimeout(otelRl.writing);

@@ -393,6 +393,19 @@ def test_a_run_is_noted_as_continued_if_it_had_ended_well_also_over_a_restart_of
     assert len(notes) == (0 if failed else 1)
 
 
+def test_a_restart_of_the_bridge_notes_no_second_time_that_a_run_goes_on(bench: Bench) -> None:
+    bench.start(generator(0, count=2))
+    bench.run(3)
+    bench.say_goodbye(generator(0, count=2))
+    bench.run(1)
+    bench.start(generator(0, "second", count=2))
+    bench.restart_bridge(away_s=0)
+    bench.start(generator(1, "third", count=2))
+    bench.run(10)
+    notes = [row for row in bench.rows if "otel_rl/bridge/continued" in row.labels]
+    assert len(notes) == 1
+
+
 def test_any_new_instance_fills_a_place_where_nobody_knows_an_index(bench: Bench) -> None:
     workers = [generator(None, f"{n}", count=None) for n in range(3)]
     bench.start(*workers)
