@@ -356,8 +356,8 @@ class BufferedMeter(Meter):
         description: str = "",
     ) -> ObservableCounter:
         """Create the SDK's observable counter, cumulative; read once per export."""
-        about = name, unit, description
-        return self._observable(_NO_OP.create_observable_counter, callbacks, about)
+        create = _NO_OP.create_observable_counter
+        return self._observable(create, callbacks, (name, unit, description))
 
     def create_observable_gauge(
         self,
@@ -367,8 +367,8 @@ class BufferedMeter(Meter):
         description: str = "",
     ) -> ObservableGauge:
         """Create the SDK's observable gauge; read once per export."""
-        about = name, unit, description
-        return self._observable(_NO_OP.create_observable_gauge, callbacks, about)
+        create = _NO_OP.create_observable_gauge
+        return self._observable(create, callbacks, (name, unit, description))
 
     def create_observable_up_down_counter(
         self,
@@ -378,8 +378,8 @@ class BufferedMeter(Meter):
         description: str = "",
     ) -> ObservableUpDownCounter:
         """Create the SDK's observable up-down counter; read once per export."""
-        about = name, unit, description
-        return self._observable(_NO_OP.create_observable_up_down_counter, callbacks, about)
+        create = _NO_OP.create_observable_up_down_counter
+        return self._observable(create, callbacks, (name, unit, description))
 
     def _synchronous(
         self,
