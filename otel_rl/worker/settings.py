@@ -409,7 +409,12 @@ def read_settings(
         )
     given: dict[str, object] = {}
     if export_interval_s is not None:
-        given["interval_s"] = _SECONDS.given("export_interval_s", export_interval_s)
+        if not _is_number(export_interval_s) or not 0 < export_interval_s <= 1e9:
+            raise ConfigError(
+                f"export_interval_s: must be {_SECONDS.must} (got {export_interval_s!r}).",
+                hint="Correct it or leave it out.",
+            )
+        given["interval_s"] = float(export_interval_s)
     if gpu is not None and not isinstance(gpu, bool):
         raise ConfigError(
             f"gpu: must be True or False (got {gpu!r}).",
@@ -426,6 +431,10 @@ def read_settings(
         host=HostSettings(**_read(HostSettings, environ)),
         **_read(Settings, environ, given),
     )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def read_config(environ: Mapping[str, str]) -> Mapping[str, object]:
