@@ -339,7 +339,7 @@ def _launched(environ: Mapping[str, str]) -> _Place:
 def _of_launchers(environ: Mapping[str, str]) -> Iterator[tuple[str, str, _Place | None]]:
     """Yield the variables of each launcher that has ranked the process, and a valid place."""
     for one in RANKS:
-        if not environ.get(one.rank) or (one.is_of_raylet and RAY_WORKER in environ):
+        if not environ.get(one.rank, "").strip() or (one.is_of_raylet and RAY_WORKER in environ):
             continue
         size = next((size for size in one.sizes if size in environ), one.sizes[0])
         try:

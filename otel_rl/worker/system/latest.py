@@ -33,19 +33,19 @@ class Latest:
             self._values.setdefault(metric, {})[series] = value
         self.observe(metric)
 
-    def observe(self, metric: str, more: Callable[[], Iterable[Observation]] = lambda: ()) -> None:
+    def observe(self, metric: str, before: Callable[[], None] = lambda: None) -> None:
         """Make the instrument of a metric of the registry, unless there is one.
 
-        ``more`` is called at each export, before the values are taken, and returns further ones.
+        ``before`` is called at each export, before the values are taken.
         """
         if metric in self._observed:
             return
         self._observed.add(metric)
 
         def take(_options: CallbackOptions) -> Iterable[Observation]:
-            others = more()
+            before()
             with self._lock:
-                return [*self._values.pop(metric, {}).values(), *others]
+                return [*self._values.pop(metric, {}).values()]
 
         spec = METRICS[metric]
         create = {
