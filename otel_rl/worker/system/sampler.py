@@ -154,16 +154,17 @@ class GpuSampler:
             self._asked_s = None
             self._miss("none is visible to the process")
             stopping.wait()
+            return
         look_again_s = None if are_all else monotonic() + self._retry_s
-        while not stopping.is_set():
+        while True:  # a short process has one sample
             answering = [device for device in devices if self._has_answered(driver, device)]
             if not answering:
                 raise NoDriver("no device answers")
             if len(answering) < len(devices):
                 look_again_s = look_again_s or monotonic() + self._retry_s
             devices = answering
-            stopping.wait(_until_next_s(time(), settings.interval_s))
-            if look_again_s is not None and monotonic() >= look_again_s:
+            is_over = stopping.wait(_until_next_s(time(), settings.interval_s))
+            if is_over or (look_again_s is not None and monotonic() >= look_again_s):
                 return
 
     def _has_answered(self, driver: Driver, device: Device) -> bool:
