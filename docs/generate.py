@@ -45,7 +45,7 @@ from otel_rl.diagnose.report_json import json_schema
 from otel_rl.errors import OtelRLError
 from otel_rl.setting_types import OFF, Address
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.settings import GROUPS, TABLE, GpuSettings
+from otel_rl.worker.settings import GROUPS, TABLE, GpuSettings, MfuSettings
 from otel_rl.worker.variables import Setting, settings_in
 
 DOCS: Final = Path(__file__).parent
@@ -120,14 +120,20 @@ def worker_variables() -> Iterator[str]:
 
 def gpu_variables() -> Iterator[str]:
     """The variables of GPU sampling."""
-    yield from _variables(GpuSettings)
+    yield from _variables(GpuSettings, "gpu")
 
 
-def _variables(group: type) -> Iterator[str]:
+def mfu_variables() -> Iterator[str]:
+    """The variables of the MFU."""
+    yield from _variables(MfuSettings, "mfu")
+
+
+def _variables(group: type, argument: str = "") -> Iterator[str]:
     meanings = _below_fields(group)
     for name, entry in settings_in(group).items():
         if not entry.is_internal:
-            yield _item(entry.variable, meanings[name], shown=_without(entry))
+            option = f"`{argument}.{name}`; " if argument and name != "enabled" else ""
+            yield _item(entry.variable, meanings[name], shown=option + _without(entry))
 
 
 def _without(entry: Setting[object]) -> str:
@@ -241,6 +247,7 @@ TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "worker arguments": worker_arguments,
     "worker variables": worker_variables,
     "gpu variables": gpu_variables,
+    "mfu variables": mfu_variables,
     "wandb options": wandb_options,
     "mlflow options": mlflow_options,
     "trackio options": trackio_options,

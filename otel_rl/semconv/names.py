@@ -85,6 +85,13 @@ RL_GPU_CLOCK_DOMAIN: Final = "rl.gpu.clock.domain"
 RL_GPU_CLOCK_FREQUENCY: Final = "rl.gpu.clock.frequency"
 RL_GPU_COUNT: Final = "rl.gpu.count"
 RL_GPU_LINK: Final = "rl.gpu.link"
+RL_GPU_OWNER: Final = "rl.gpu.owner"
+RL_GPU_OWNER_BUSY_TIME: Final = "rl.gpu.owner.busy_time"
+RL_GPU_OWNER_ENERGY: Final = "rl.gpu.owner.energy"
+RL_GPU_OWNER_IDLE: Final = "rl.gpu.owner.idle"
+RL_GPU_OWNER_MEMORY_USAGE: Final = "rl.gpu.owner.memory.usage"
+RL_GPU_OWNER_OVERLAP: Final = "rl.gpu.owner.overlap"
+RL_GPU_OWNER_TIME: Final = "rl.gpu.owner.time"
 RL_GPU_POWER_LIMIT: Final = "rl.gpu.power.limit"
 RL_GPU_PROCESS_MEMORY_USAGE: Final = "rl.gpu.process.memory.usage"
 RL_GPU_THROTTLED: Final = "rl.gpu.throttled"
@@ -242,6 +249,15 @@ class RlGpuLinkValues(StrEnum):
     """Known values of ``rl.gpu.link``; others are allowed."""
 
     NVLINK = "nvlink"
+
+
+class RlGpuOwnerValues(StrEnum):
+    """Known values of ``rl.gpu.owner``; others are allowed."""
+
+    TRAIN = "train"
+    GENERATE = "generate"
+    OFFLOAD = "offload"
+    ONLOAD = "onload"
 
 
 class RlGpuThrottleReasonValues(StrEnum):

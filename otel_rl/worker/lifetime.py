@@ -408,6 +408,11 @@ class Session:
             self.providers.gc_time.start()
         else:
             self.providers.gc_time.forget()
+        mfu = self.settings.mfu
+        if mfu.model_flops_per_token is not None and not mfu.is_known:
+            GUARD.warn(
+                "mfu_without_peak", "No MFU is reported: OTEL_RL_PEAK_FLOPS_PER_S is not set."
+            )
         if self.settings.metrics.enabled:
             self.providers.gpus.start(self.settings.gpu, self.identity.role)
             host = str(self.providers.meter.resource.attributes["host.name"])

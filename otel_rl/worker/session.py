@@ -42,6 +42,8 @@ from otel_rl.worker.lifetime import UNREACHED_EXIT_TIMEOUT_S, Providers, Session
 from otel_rl.worker.phases.flows import count_open
 from otel_rl.worker.settings import (
     DATA,
+    GpuOptions,
+    MfuOptions,
     Settings,
     exporters_beside_otlp,
     is_disabled,
@@ -109,7 +111,8 @@ def init(
     entity: str | None = None,
     name: str | None = None,
     mode: str | None = None,
-    gpu: bool | None = None,
+    gpu: bool | GpuOptions | None = None,
+    mfu: MfuOptions | None = None,
 ) -> None:
     """Start reporting as a worker of an experiment. After it returns, nothing raises.
 
@@ -137,7 +140,11 @@ def init(
         entity: Account or team of the run in the tracker; default the bridge's.
         name: Name under which the tracker shows the run.
         mode: ``online``, ``offline`` or ``shared``; default the bridge's.
-        gpu: True samples the process's GPUs; default ``OTEL_RL_GPU``, else no sampling.
+        gpu: True samples the process's GPUs; options select how, e.g. ``{"roles": ["trainer"]}``;
+            default ``OTEL_RL_GPU``, else no sampling.
+        mfu: ``{"model_flops_per_token": ..., "peak_flops_per_s": ...}`` reports ``rl.train.mfu`` of
+            each step; defaults ``OTEL_RL_MODEL_FLOPS_PER_TOKEN`` and ``OTEL_RL_PEAK_FLOPS_PER_S``,
+            else none.
 
     Raises:
         ConfigError: An argument or variable is wrong, or the process already reports as another
@@ -157,7 +164,7 @@ def init(
         finished=finished,
     )
     settings = read_settings(
-        os.environ, endpoint=endpoint, export_interval_s=export_interval_s, gpu=gpu
+        os.environ, endpoint=endpoint, export_interval_s=export_interval_s, gpu=gpu, mfu=mfu
     )
     metadata = validated_metadata(
         GUARD,

@@ -6,12 +6,12 @@ misspelt names and the environment that ``otel-rl run`` sets come from it.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from otel_rl.errors import ConfigError
@@ -46,8 +46,11 @@ __all__ = [
     "SWEEP",
     "TABLE",
     "TYPED",
+    "GpuOptions",
     "GpuSettings",
     "HostSettings",
+    "MfuOptions",
+    "MfuSettings",
     "Protocol",
     "ProvenanceDetail",
     "Settings",
@@ -119,9 +122,11 @@ def _config(text: str) -> Mapping[str, object]:
     return config
 
 
+_POSITIVE: Final = number("a positive number", most=1e300)
 _SECONDS: Final = number("a positive number of seconds")
 _MILLISECONDS: Final = number("a positive number of milliseconds", per=1000)
-_GPU_MILLISECONDS: Final = number("10 milliseconds or more", 0.01, 1e6, per=1000)
+_GPU_SECONDS: Final = number("10 milliseconds or more", 0.01, 1e6)
+_GPU_MILLISECONDS: Final = number(_GPU_SECONDS.must, 0.01, 1e6, per=1000)
 # A sample takes milliseconds, and shorter ones of the CPU are noise.
 _HOST_MILLISECONDS: Final = number("1000 milliseconds or more", 1, 1e6, per=1000)
 _AGE: Final = number("seconds from 1 on, or off", 1, 1e6)
@@ -249,6 +254,13 @@ class SignalSettings:
         return _is_loopback(self.url)
 
 
+class GpuOptions(TypedDict, total=False):
+    """Options that ``init(gpu=...)`` accepts instead of ``True``: as in ``GpuSettings``."""
+
+    roles: Sequence[str]
+    interval_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class GpuSettings:
     """GPU sampling of a worker."""
@@ -259,11 +271,50 @@ class GpuSettings:
     """Roles whose workers sample: `trainer,generator`."""
     # The bridge's window: every window has a sample of every device.
     interval_s: float = setting("OTEL_RL_GPU_INTERVAL", _GPU_MILLISECONDS, "5000")
-    """Milliseconds between two samples of a device."""
+    """Milliseconds between two samples of a device; the argument is in seconds."""
 
     def are_for(self, role: str) -> bool:
         """Report whether a worker of ``role`` samples."""
         return self.enabled and (not self.roles or role in self.roles)
+
+
+class MfuOptions(TypedDict, total=False):
+    """Options of ``init(mfu=...)``: as in ``MfuSettings``."""
+
+    model_flops_per_token: float
+    peak_flops_per_s: float
+    devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class MfuSettings:
+    """Known inputs of the MFU."""
+
+    model_flops_per_token: float | None = setting(
+        "OTEL_RL_MODEL_FLOPS_PER_TOKEN", optional(_POSITIVE), otherwise="no [MFU](gpus.md#mfu)"
+    )
+    """FLOPs of training on a token: about 6 for each parameter of a dense model."""
+    peak_flops_per_s: float | None = setting(
+        "OTEL_RL_PEAK_FLOPS_PER_S", optional(_POSITIVE), otherwise="none; an MFU needs it"
+    )
+    """Peak of one device, from its data sheet: 989.4e12 for dense BF16 of an H100 or H200 SXM."""
+    devices: float = setting("OTEL_RL_MFU_DEVICES", _POSITIVE, "1")
+    """Devices that train the tokens which this process counts, such as a tensor-parallel group."""
+
+    @property
+    def is_known(self) -> bool:
+        """Report whether steps have an MFU."""
+        return self.model_flops_per_token is not None and self.peak_flops_per_s is not None
+
+    def utilization(self, tokens: float, duration_s: float) -> float | None:
+        """Return the model FLOPs utilisation of a step that trained on ``tokens``; None if unknown.
+
+        tokens * FLOPs per token / (duration * devices * peak)
+        """
+        flops_per_token, peak = self.model_flops_per_token, self.peak_flops_per_s
+        if flops_per_token is None or peak is None or duration_s <= 0:
+            return None
+        return tokens * flops_per_token / (duration_s * peak * self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +336,7 @@ class Settings:
     traces: SignalSettings
     logs: SignalSettings
     gpu: GpuSettings = field(default_factory=GpuSettings)
+    mfu: MfuSettings = field(default_factory=MfuSettings)
     host: HostSettings = field(default_factory=HostSettings)
     # A chart one second old feels live; the SDK's default of a minute does not.
     interval_s: float = setting(
@@ -379,6 +431,7 @@ GROUPS: Final = (
     SignalSettings,
     Settings,
     GpuSettings,
+    MfuSettings,
     HostSettings,
     Surroundings,
 )
@@ -396,7 +449,8 @@ def read_settings(
     *,
     endpoint: str | None = None,
     export_interval_s: float | None = None,
-    gpu: bool | None = None,
+    gpu: bool | GpuOptions | None = None,
+    mfu: MfuOptions | None = None,
 ) -> Settings:
     """Read the environment; arguments of ``init`` take precedence.
 
@@ -409,17 +463,7 @@ def read_settings(
         )
     given: dict[str, object] = {}
     if export_interval_s is not None:
-        if not _is_number(export_interval_s) or not 0 < export_interval_s <= 1e9:
-            raise ConfigError(
-                f"export_interval_s: must be {_SECONDS.must} (got {export_interval_s!r}).",
-                hint="Correct it or leave it out.",
-            )
-        given["interval_s"] = float(export_interval_s)
-    if gpu is not None and not isinstance(gpu, bool):
-        raise ConfigError(
-            f"gpu: must be True or False (got {gpu!r}).",
-            hint="OTEL_RL_GPU_ROLES and OTEL_RL_GPU_INTERVAL say who samples, and how often.",
-        )
+        given["interval_s"] = _SECONDS.given("export_interval_s", export_interval_s)
     samples_spans = environ.get("OTEL_TRACES_SAMPLER", "").strip()
     if samples_spans and not environ.get("OTEL_RL_TRACE_STEPS", "").strip():
         given["trace_steps"] = None  # OpenTelemetry's sampler decides
@@ -427,7 +471,8 @@ def read_settings(
         metrics=_signal(Signal.METRICS, environ, endpoint),
         traces=_signal(Signal.TRACES, environ, endpoint),
         logs=_signal(Signal.LOGS, environ, endpoint),
-        gpu=GpuSettings(**_read(GpuSettings, environ, {} if gpu is None else {"enabled": gpu})),
+        gpu=_gpu(environ, gpu),
+        mfu=_mfu(environ, mfu),
         host=HostSettings(**_read(HostSettings, environ)),
         **_read(Settings, environ, given),
     )
@@ -550,3 +595,57 @@ def exporters_beside_otlp(environ: Mapping[str, str], *, with_none: bool = False
         else:
             remedy = f"Set it to {wanted},otlp; otel_rl itself has no other exporter than otlp"
         yield f"{variable}={wanted}: {_NOT_SENT[signal]}. {remedy}"
+
+
+def _gpu(environ: Mapping[str, str], given: object) -> GpuSettings:
+    found: dict[str, object] = {}
+    if isinstance(given, bool):
+        found["enabled"] = given
+    elif given is not None:
+        kinds = {"roles": _roles, "interval_s": _GPU_SECONDS.given}
+        found = {"enabled": True} | _options("gpu", given, kinds, "True, False or a mapping")
+    return GpuSettings(**_read(GpuSettings, environ, found))
+
+
+def _mfu(environ: Mapping[str, str], given: object) -> MfuSettings:
+    kinds = dict.fromkeys(MfuOptions.__annotations__, _POSITIVE.given)
+    options = {} if given is None else _options("mfu", given, kinds, "a mapping")
+    found = MfuSettings(**_read(MfuSettings, environ, options))
+    if options and found.model_flops_per_token is None:
+        raise ConfigError(
+            "mfu.model_flops_per_token: is missing.",
+            hint="For a dense model take 6 times its number of parameters.",
+        )
+    if options and found.peak_flops_per_s is None:
+        raise ConfigError(
+            "mfu.peak_flops_per_s: is missing, and no MFU can be computed without it.",
+            hint="Pass it in mfu, or set OTEL_RL_PEAK_FLOPS_PER_S, to the peak of one device from "
+            "its data sheet: 989.4e12 for dense BF16 of an H100 or H200 SXM.",
+        )
+    return found
+
+
+def _options(
+    where: str, given: object, kinds: Mapping[str, Callable[[str, object], object]], must: str
+) -> dict[str, object]:
+    hint = f"Options are {', '.join(kinds)}."
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where}: must be {must} (got {given!r}).", hint=hint)
+    if unknown := {*map(str, given)} - {*kinds}:
+        raise ConfigError(f"{where}: unknown option {min(unknown)!r}.", hint=hint)
+    return {
+        name: kinds[name](f"{where}.{name}", value)
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def _roles(where: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"{where}: must be a list (got {value!r}).", hint="Use [...].")
+    for one in value:
+        if not isinstance(one, str) or "," in one:
+            raise ConfigError(
+                f"{where}: cannot hold {one!r}.", hint='Name one role in each text: ["trainer"].'
+            )
+    return tuple(value)

@@ -42,6 +42,21 @@ class Kind(Generic[_T]):
     cast: Callable[[str], _T]
     hint: str = _CORRECT
 
+    def given(self, where: str, value: object) -> _T:
+        """Return the value of an argument, which must be a number.
+
+        Raises:
+            ConfigError: Names the argument, its value and the remedy.
+        """
+        try:
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError
+            return self.cast(str(float(value)))
+        except (ValueError, OverflowError):
+            raise ConfigError(
+                f"{where}: must be {self.must} (got {value!r}).", hint="Correct it or leave it out."
+            ) from None
+
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[_T]):

@@ -33,20 +33,20 @@ import os, pathlib, sys, time
 
 import otel_rl
 
-otel_rl.init(experiment="e", role="trainer", gpu=True)
+otel_rl.init(experiment="e", role="trainer", gpu={"interval_s": 0.02})
 while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.01)
 for step in (1, 2):
-    with otel_rl.step(step), otel_rl.phase("train"):
+    with otel_rl.step(step), otel_rl.phase("train", gpu=True):
         otel_rl.log({"seen": step})
 assert otel_rl.flush(timeout_s=60)
 child = os.fork()
 if not child:
-    otel_rl.init(role="generator", gpu=True)
+    otel_rl.init(role="generator", gpu={"interval_s": 0.02})
     otel_rl.log({"seen_by_child": 1})
     sys.exit()
 assert os.waitpid(child, 0)[1] == 0
-with otel_rl.step(3), otel_rl.phase("train"):
+with otel_rl.step(3), otel_rl.phase("train", gpu=True):
     otel_rl.log({"seen": 3})
 """
 
@@ -74,7 +74,7 @@ import otel_rl
 from otel_rl.worker.guard import GUARD
 
 logging.basicConfig(level=logging.INFO)
-otel_rl.init(experiment="e", role="trainer", gpu=True)
+otel_rl.init(experiment="e", role="trainer", gpu={"interval_s": 0.02})
 input()  # until the test has seen two samples
 otel_rl.finish()
 assert not GUARD.drops.counts(), GUARD.drops.counts()
@@ -117,7 +117,6 @@ def environment(machine: Machine, sink: Sink, home: Path, driver: Path) -> dict[
         LD_LIBRARY_PATH=str(driver),
         OTEL_EXPORTER_OTLP_ENDPOINT=sink.url,
         OTEL_METRIC_EXPORT_INTERVAL="50",
-        OTEL_RL_GPU_INTERVAL="20",
         PYTHONPATH=str(Path(__file__).parents[2]),
     )
     environ.pop("CUDA_VISIBLE_DEVICES", None)

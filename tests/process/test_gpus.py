@@ -55,7 +55,7 @@ otel_rl.init(
     role=role,
     index=int(index),
     count=4,
-    gpu=True,
+    gpu={"interval_s": 0.25},
     export_interval_s=0.25,
     resource_attributes={"host.name": host},
 )
@@ -97,7 +97,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
             **server.environment(),
             WANDB_ERROR_REPORTING="false",
             LD_LIBRARY_PATH=str(library()),
-            OTEL_RL_GPU_INTERVAL="250",
         )
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         command = ["run", "--experiment", "gpus", "--config", "bridge.toml", "--"]

@@ -115,7 +115,7 @@ def at_host(attributes: Attributes, host: str) -> Attributes:
 
 def is_shared(name: str) -> bool:
     """Return whether all reporters of the metric report the same value of one device."""
-    return name != names.RL_GPU_PROCESS_MEMORY_USAGE
+    return name != names.RL_GPU_PROCESS_MEMORY_USAGE and not name.startswith("rl.gpu.owner.")
 
 
 def _is_of_host(name: str, attributes: Attributes) -> bool:

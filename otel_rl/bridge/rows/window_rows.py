@@ -387,6 +387,7 @@ def _rows(
     )
     values.update(miss_ratios(counts, table))
     values.update(_device_counts(window, table))
+    values.update(_turns(window, table, rates))
     single = {groups[number].key: measured for number, measured in window.single.items()}
     yield from (ClosedWindow(*row) for row in single_rows(single))
     if values:
@@ -431,6 +432,29 @@ def _device_counts(window: _Window, table: StreamTable) -> Iterator[tuple[str, f
     for role, devices in roles.items():
         group = table.keys.group(GroupIdentity(role, names.RL_GPU_COUNT, (), Reduction.SUM))
         yield group.key, len(devices)
+
+
+def _turns(
+    window: _Window, table: StreamTable, rates: Mapping[int, Sequence[float]]
+) -> Iterator[tuple[str, float]]:
+    """Yield the idle share of time, and the excess, of each GPU that processes share in turns."""
+    held: dict[str, float] = {}
+    for number in window.counted:
+        group = table.keys.groups[number]
+        uuid = dict(group.attributes).get("hw.id")
+        if uuid and group.name == names.RL_GPU_OWNER_TIME:
+            # Without the rate of one phase, the rest is unknown.
+            held[uuid] = held.get(uuid, 0) + sum(rates.get(number, [math.nan]))
+    for uuid, share in held.items():
+        if math.isnan(share):
+            continue
+        for name, value in (
+            (names.RL_GPU_OWNER_IDLE, max(0.0, 1 - share)),
+            (names.RL_GPU_OWNER_OVERLAP, max(0.0, share - 1)),
+        ):
+            derived = table.groups.derived_of_device(uuid, name)
+            if derived is not None:
+                yield derived.key, value
 
 
 def _level(group: Group, levels: dict[int, Cell]) -> Iterator[tuple[str, float]]:

@@ -15,6 +15,7 @@ from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, TracerPr
 
 from otel_rl.semconv.names import (
     PHASES,
+    RL_GPU_OWNER,
     RL_LOOP_ITERATION,
     RL_PHASE,
     RL_PHASE_CLASS,
@@ -87,6 +88,8 @@ def begin_phase_span(tracer: Tracer, flow: Timeline, frame: Frame, phase_class: 
         phase_class = _CLASSES.get(name)
     if phase_class is not None:
         attributes[RL_PHASE_CLASS] = phase_class
+    if frame.has_gpus:
+        attributes[RL_GPU_OWNER] = name
     if frame.step is not None:
         attributes[RL_LOOP_ITERATION] = frame.step.number
     links = None

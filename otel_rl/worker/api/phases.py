@@ -7,7 +7,7 @@ another flow runs beside it: it takes no time from the step's phases, and is mea
 import inspect
 import os
 from collections.abc import Callable, Iterable
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from time import time_ns
 from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeVar, cast
@@ -23,6 +23,7 @@ from otel_rl.semconv.names import (
     RL_PHASE,
     RL_PHASE_CLASS,
     RL_PHASE_DURATION,
+    RL_TRAIN_MFU,
 )
 from otel_rl.version import __version__
 from otel_rl.worker import session
@@ -37,6 +38,7 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.queue import mark_step
 from otel_rl.worker.metrics.gauges import MAX_NAME_LENGTH
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
+from otel_rl.worker.otlp.anyvalue import label
 from otel_rl.worker.phases import UNACCOUNTED, WHOLES, device_clock, flows
 from otel_rl.worker.phases.device_clock import DeviceSeconds
 from otel_rl.worker.phases.timeline import (
@@ -52,6 +54,9 @@ from otel_rl.worker.step_context import in_step, out_of_steps
 from otel_rl.worker.tensors import Deferred, as_step, is_cuda_in_use
 
 __all__ = ["phase", "step"]
+
+_MAX_LABEL_CHARS: Final = 64
+"""Of the name of a phase in the metrics of GPUs."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -111,6 +116,9 @@ class _Block:
                 if current is not None:
                     current.exit_report.error(error)
             try:
+                current = session.running()
+                if frame.has_gpus and current is not None:
+                    current.providers.gpus.end_turn(frame)
                 if frame.step is None:
                     self._report(flow, frame)
             finally:
@@ -188,8 +196,9 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
     def _report(self, flow: Timeline, frame: Frame) -> None:
         if not isinstance(frame, StepFrame):
             return
+        tokens = None
         if frame.end_counts is not None:
-            frame.end_counts(frame.ended_ns + flow.wall_ns)
+            tokens = frame.end_counts(frame.ended_ns + flow.wall_ns)
         if frame.is_abandoned:
             session.GUARD.drop(
                 DropReason.UNCLOSED_PHASE,
@@ -206,6 +215,10 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
         _record_phase(current, UNACCOUNTED, _seconds(frame, UNACCOUNTED), None, number)
         at_step = {RL_LOOP_ITERATION: number}
         _record(current, RL_ITERATION_DURATION, _seconds(frame, None), at_step)
+        if tokens is not None and current.settings.mfu.is_known:
+            mfu = _seconds(frame, None, partial(current.settings.mfu.utilization, tokens))
+            if mfu is not None:
+                _record(current, RL_TRAIN_MFU, mfu, at_step)
 
 
 def _mark(flow: Timeline, step: StepFrame) -> None:
@@ -216,13 +229,17 @@ def _mark(flow: Timeline, step: StepFrame) -> None:
     step.begun = step.marks.last
 
 
-def _seconds(step: StepFrame, phase: str | None) -> float | Deferred:
-    """Return the duration of an ended step, or of a phase of it."""
+def _seconds(
+    step: StepFrame,
+    phase: str | None,
+    convert: Callable[[float], float | None] = float,
+) -> float | Deferred | None:
+    """Return the duration of an ended step, or of a phase of it, converted."""
     if step.marks is not None and step.marks.is_known:
-        return DeviceSeconds(step.marks, phase)
+        return DeviceSeconds(step.marks, phase, convert)
     if phase is not None:
-        return step.durations_ns.get(phase, 0) / 1e9
-    return (step.ended_ns - step.begun_ns) / 1e9
+        return convert(step.durations_ns.get(phase, 0) / 1e9)
+    return convert((step.ended_ns - step.begun_ns) / 1e9)
 
 
 class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
@@ -235,12 +252,18 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
         name: A value of ``rl.phase``, or any text; each name is a series of its own.
         phase_class: Class of its time, for a phase that is not in the registry.
         span: True also records a span for each entry, at ten times the cost.
+        gpu: True for the phase that uses the GPUs of this process, which share them with others.
+            Its time is recorded; with GPU sampling, utilization, energy and memory of each device
+            are divided between such phases. Of nested ones the innermost counts.
     """
 
-    __slots__ = ("_name", "_phase_class", "_span")
+    __slots__ = ("_gpu", "_name", "_phase_class", "_span")
 
-    def __init__(self, name: str, *, phase_class: str | None = None, span: bool = True) -> None:
+    def __init__(
+        self, name: str, *, phase_class: str | None = None, span: bool = True, gpu: bool = False
+    ) -> None:
         self._name = name
+        self._gpu = gpu
         # Converts a StrEnum: span processors receive plain text.
         self._phase_class = None if phase_class is None else str(phase_class)
         self._span = span
@@ -257,6 +280,11 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
             if frame.name != self._name:
                 session.GUARD.drop(DropReason.TOO_MANY_PHASES, _TOO_MANY)
                 return self
+            if self._gpu:
+                current = session.running() or session.start_from_environment()
+                if current is not None:
+                    frame.has_gpus = True
+                    current.providers.gpus.begin_turn(frame, label(self._name, _MAX_LABEL_CHARS))
             if self._span:
                 found = tracer()
                 if found is not None:
@@ -295,7 +323,7 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
         return call
 
     def _again(self) -> "phase":
-        return phase(self._name, phase_class=self._phase_class, span=self._span)
+        return phase(self._name, phase_class=self._phase_class, span=self._span, gpu=self._gpu)
 
     def _report(self, flow: Timeline, frame: Frame) -> None:
         current = _session(1)
@@ -335,7 +363,7 @@ def _session(measurements: int) -> session.Session | None:
 def _record_phase(
     current: session.Session,
     name: str,
-    duration_s: float | Deferred,
+    duration_s: float | Deferred | None,
     phase_class: str | None = None,
     number: int | None = None,
 ) -> None:
@@ -352,7 +380,7 @@ def _record_phase(
 def _record(
     current: session.Session,
     metric: str,
-    value: float | Deferred,
+    value: float | Deferred | None,
     attributes: Attributes,
     context: Context | None = None,
 ) -> None:

@@ -14,7 +14,7 @@ from threading import Lock
 from time import time_ns
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
-from opentelemetry.context import Context
+from opentelemetry.context import Context, get_current
 from opentelemetry.metrics import (
     CallbackOptions,
     CallbackT,
@@ -47,6 +47,7 @@ from opentelemetry.util.types import Attributes, AttributeValue
 from otel_rl.semconv.names import (
     OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
     RL_LOOP_ITERATION,
+    RL_TRAIN_TOKENS,
 )
 from otel_rl.signals import Signal
 from otel_rl.version import __version__
@@ -323,7 +324,8 @@ class BufferedMeter(Meter):
 
     def create_counter(self, name: str, unit: str = "", description: str = "") -> Counter:
         """Create a counter, cumulative, that counts in steps, too."""
-        return self._synchronous(_NO_OP.create_counter, CounterHandle, (name, unit, description))
+        handle = TokenCounterHandle if name == RL_TRAIN_TOKENS else CounterHandle
+        return self._synchronous(_NO_OP.create_counter, handle, (name, unit, description))
 
     def create_up_down_counter(
         self, name: str, unit: str = "", description: str = ""
@@ -504,6 +506,13 @@ class CounterHandle(Handle, Counter):
     """Counter of a program."""
 
     add = Handle.count
+
+
+class TokenCounterHandle(CounterHandle):
+    """Counter from whose steps the utilization of the model is computed."""
+
+    def _recorded(self, amount: float, attributes: Attributes, context: Context | None) -> None:
+        self._steps.add_tokens(amount, attributes, context or get_current())
 
 
 class UpDownCounterHandle(Handle, UpDownCounter):

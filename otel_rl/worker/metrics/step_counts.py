@@ -61,8 +61,8 @@ _Histogram = tuple[InstrumentationScope, str, frozenset[tuple[str, object]]]
 Zeros = dict[tuple[_Histogram, int], tuple[int, int]]
 """Number of measurements of 0, and the time of the last one in ns, by series and step."""
 
-EndCounts = Callable[[int], None]
-"""Ends a step at a time in ns."""
+EndCounts = Callable[[int], float | None]
+"""Ends a step at a time in ns. Returns the tokens that were counted in it; None for none."""
 
 
 class AllBut(set[str]):
@@ -84,14 +84,16 @@ class Step:
         begun_ns: 0 if unknown.
         ended_ns: End so far.
         is_open: Whether its block has not ended.
+        tokens: Of the counter that the utilization of the model is computed from.
     """
 
-    __slots__ = ("begun_ns", "ended_ns", "is_open", "number")
+    __slots__ = ("begun_ns", "ended_ns", "is_open", "number", "tokens")
 
     def __init__(self, number: int, begun_ns: int = 0, *, is_open: bool = False) -> None:
         self.number: int | None = number
         self.begun_ns = self.ended_ns = begun_ns
         self.is_open = is_open
+        self.tokens: float | None = None
 
 
 class Steps:
@@ -133,14 +135,15 @@ class Steps:
             self.current = step
         return partial(self._close, scope)
 
-    def _close(self, scope: StepScope, ended_ns: int) -> None:
+    def _close(self, scope: StepScope, ended_ns: int) -> float | None:
         with self._lock:
             if scope not in self._open:
-                return
+                return None
             step = self._leave(scope)
             step.ended_ns = max(step.begun_ns, ended_ns)
             self._ended.append(step)
             self.ended_count += 1
+            return step.tokens
 
     def abandon_orphans(self) -> None:
         """Forget the steps whose thread or task has ended within the block."""
@@ -197,6 +200,13 @@ class Steps:
                     del self._explicit[next(iter(self._explicit))]
             found.ended_ns = self._explicit_ns = time_ns()
             return found
+
+    def add_tokens(self, amount: float, attributes: Attributes, context: Context) -> None:
+        """Add to the tokens of the step that a count belongs to."""
+        with self._lock:
+            step = self.of(attributes, context)
+            if step is not None:
+                step.tokens = (step.tokens or 0) + amount
 
     def measured_zero(
         self,

@@ -17,6 +17,7 @@ other work counts as done when the program goes on.
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from time import sleep
 from typing import Final, NamedTuple, Protocol
 
@@ -230,24 +231,27 @@ def _reached_ns(mark: Mark | None) -> int:
 
 
 class DeviceSeconds(Deferred):
-    """Seconds that a step, or one of its phases, took on the device."""
+    """Seconds that a step, or one of its phases, took on the device, as converted by a function."""
 
-    __slots__ = ("_marks", "_phase")
+    __slots__ = ("_convert", "_marks", "_phase")
 
-    def __init__(self, marks: StepMarks, phase: str | None) -> None:
+    def __init__(
+        self, marks: StepMarks, phase: str | None, convert: Callable[[float], float | None]
+    ) -> None:
         self._marks = marks
         self._phase = phase
+        self._convert = convert
 
     @property
     def is_ready(self) -> bool:
         """See ``Deferred``."""
         return self._marks.is_ready
 
-    def read(self) -> float:
+    def read(self) -> float | None:
         """See ``Deferred``."""
         while not self.is_ready:
             sleep(_POLL_S)
-        return self._marks.duration_ns(self._phase) / 1e9
+        return self._convert(self._marks.duration_ns(self._phase) / 1e9)
 
 
 class SpanTimes(NamedTuple):

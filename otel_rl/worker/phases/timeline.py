@@ -61,6 +61,7 @@ class Frame:
         name: The phase.
         step: Step of the phase, or None.
         begun_ns: Start, by the timeline's clock.
+        has_gpus: True if the phase uses the process's GPUs.
         marks: Boundaries of the step on the device, if a device is in use.
         begun: Start on the device.
         ended: End on the device.
@@ -77,6 +78,7 @@ class Frame:
         "charged_ns",
         "ended",
         "ended_ns",
+        "has_gpus",
         "is_abandoned",
         "marks",
         "name",
@@ -93,7 +95,7 @@ class Frame:
         self.begun_ns = begun_ns
         self.charged_ns = 0
         self.ended_ns = 0
-        self.is_abandoned = False
+        self.is_abandoned = self.has_gpus = False
         self.span: Span | None = None
         self.token: Token[Context] | None = None
         self.marks: StepMarks | None = None if step is None else step.marks
@@ -107,7 +109,8 @@ class StepFrame(Frame):
     Attributes:
         number: The training step.
         durations_ns: Exclusive time of each of its ended phases, parts included.
-        end_counts: Ends what counters count in the step, at a time.
+        end_counts: Ends what counters count in the step, at a time, and returns the tokens that
+            were counted; None for none.
         scope: The step of what is recorded in the block.
     """
 
@@ -117,7 +120,7 @@ class StepFrame(Frame):
         super().__init__(opener, UNACCOUNTED, None, begun_ns)
         self.number = number
         self.durations_ns: dict[str, int] = {}
-        self.end_counts: Callable[[int], None] | None = None
+        self.end_counts: Callable[[int], float | None] | None = None
         self.scope = StepScope(number)
 
     def charge(self, name: str, duration_ns: int) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from otel_rl.semconv.names import (
@@ -66,49 +67,62 @@ class Reading(NamedTuple):
         metric: The registry's name.
         value: A counter's value counts since a start that only the device knows.
         attributes: Attributes besides those of the device.
+        is_increment: True for a counter's increment since the reading before.
     """
 
     metric: str
     value: float
     attributes: tuple[tuple[str, str], ...] = ()
+    is_increment: bool = False
 
 
 _Query = Callable[[Any, object], Iterator[Reading]]
 """Takes the module ``pynvml`` and a device's handle."""
 
 
-class Device(NamedTuple):
-    """GPU.
+@dataclass(frozen=True, slots=True, eq=False)
+class Device:
+    """GPU, or a MIG instance of one.
 
     Attributes:
         uuid: ``hw.id``.
-        name: ``hw.name``: the position on the machine, ``gpu0``.
+        name: ``hw.name``: the position on the machine, ``gpu0`` or ``gpu0.mig1``.
         model: ``hw.model``.
         handle: NVML's handle.
+        parent: Id of the GPU that an instance is part of, else empty.
+        instances: Those of a divided GPU; None of any other device.
     """
 
     uuid: str
     name: str
     model: str = ""
     handle: object = None
+    parent: str = ""
+    instances: "tuple[Device, ...] | None" = None
 
     def attributes(self) -> dict[str, str]:
         """Return the attributes of every point of the device."""
-        return {
+        found = {
             "hw.id": self.uuid,
             "hw.name": self.name,
             "hw.model": self.model,
             "hw.vendor": "NVIDIA",
             "hw.type": "gpu",
         }
+        return found | ({"hw.parent": self.parent} if self.parent else {})
+
+    @property
+    def shown(self) -> "tuple[Device, ...]":
+        """Devices that CUDA shows of the GPU: of a divided one only the instances."""
+        return (self,) if self.instances is None else self.instances
 
 
 def visible(gpus: Sequence[Device | None], wanted: str | None) -> list[Device]:
     """Return the devices in a value of ``CUDA_VISIBLE_DEVICES``, each once, in order.
 
     As in CUDA, a word that names no device ends the list, so that an empty text, ``-1`` and
-    ``NoDevFiles`` show none. CUDA's numbers are NVML's if all GPUs are of one model, and with
-    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Instances of a divided GPU (MIG) are not known.
+    ``NoDevFiles`` show none. The number of a divided GPU shows its first instance. CUDA's numbers
+    are NVML's if all GPUs are of one model, and with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
 
     Args:
         gpus: All GPUs of the machine in the order of NVML; None for one that does not answer.
@@ -116,19 +130,22 @@ def visible(gpus: Sequence[Device | None], wanted: str | None) -> list[Device]:
     """
     answering = [gpu for gpu in gpus if gpu is not None]
     if wanted is None:
-        return answering
+        return [device for gpu in answering for device in gpu.shown]
     found: list[Device] = []
     for word in map(str.strip, wanted.split(",")):
+        named: Sequence[Device] = ()
         if word.isascii() and word.isdigit() and int(word) < len(gpus):
             gpu = gpus[int(word)]
-            found += [] if gpu is None else [gpu]
-            continue
-        # The beginning of an id is enough.
-        named = [gpu for gpu in answering if word.startswith("GPU-") and gpu.uuid.startswith(word)]
+            if gpu is None:
+                continue
+            named = gpu.shown[:1]
+        elif word.startswith(("GPU-", "MIG-")):  # the beginning of an id is enough
+            devices = [device for gpu in answering for device in (gpu, *(gpu.instances or ()))]
+            named = [device for device in devices if device.uuid.startswith(word)]
         if len(named) != 1:
             break
         found += named
-    return [*{gpu.uuid: gpu for gpu in found}.values()]
+    return [*dict.fromkeys(found)]
 
 
 class Driver:
@@ -159,7 +176,9 @@ class Driver:
             self._nvml.nvmlShutdown()
 
     def devices(self, wanted: str | None) -> tuple[list[Device], bool]:
-        """Return the visible devices. The second value is False if one does not answer.
+        """Return the visible devices, and the GPUs that contain instances among them.
+
+        The second value is False if a GPU does not answer and is left out.
 
         Raises:
             NoDriver: The driver is gone.
@@ -177,7 +196,10 @@ class Driver:
                     continue  # another container's: CUDA does not number it either
                 log_once(self._logged, f"GPU {number} does not answer ({error}).")
                 gpus.append(None)
-        return visible(gpus, wanted), None not in gpus
+        chosen = visible(gpus, wanted)
+        wholes = {device.parent for device in chosen}
+        divided = [gpu for gpu in gpus if gpu is not None and gpu.uuid in wholes]
+        return [*dict.fromkeys(chosen + divided)], None not in gpus
 
     def read(self, device: Device) -> list[Reading]:
         """Run the queries of the device.
@@ -186,22 +208,40 @@ class Driver:
             DeviceGone: The device no longer answers.
         """
         found: list[Reading] = []
-        for query in _QUERIES:
+        for query in _QUERIES_OF_INSTANCE if device.parent else _QUERIES:
             try:
                 found.extend(query(self._nvml, device.handle))
             except self._lacks as error:
                 if getattr(error, "value", None) in self._gone:
                     raise DeviceGone(str(error)) from error
-                what = query.__name__.strip("_").replace("_", " ")
-                message = f"{device.model} does not report its {what}: {error}. The rest is"
-                log_once(self._logged, f"{message} recorded.")
+                self._log_lack(device, query.__name__.strip("_"), error)
         return found
 
     def _gpu(self, number: int) -> Device:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
         uuid, model = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
-        return Device(uuid, f"gpu{number}", model, handle)
+        gpu = Device(uuid, f"gpu{number}", model, handle)
+        try:
+            is_divided, _ = nvml.nvmlDeviceGetMigMode(handle)
+        except nvml.NVMLError:  # this model cannot be divided
+            return gpu
+        return replace(gpu, instances=tuple(self._instances(gpu))) if is_divided else gpu
+
+    def _instances(self, gpu: Device) -> Iterator[Device]:
+        nvml = self._nvml
+        for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu.handle)):
+            with suppress(nvml.NVMLError):  # most of the possible places are empty
+                part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, place)
+                uuid = nvml.nvmlDeviceGetUUID(part)
+                yield Device(uuid, f"{gpu.name}.mig{place}", gpu.model, part, parent=gpu.uuid)
+
+    def _log_lack(self, device: Device, query: str, error: Exception) -> None:
+        what = f"A MIG instance of {device.model}" if device.parent else device.model
+        log_once(
+            self._logged,
+            f"{what} does not report its {query.replace('_', ' ')}: {error}. The rest is recorded.",
+        )
 
 
 def _load() -> Any:
@@ -314,3 +354,6 @@ _QUERIES: Final[tuple[_Query, ...]] = (
     *(_utilization, _memory, _power, _power_limit, _energy, _temperature, _clocks, _throttling),
     *(_memory_errors, _nvlink_bytes, _memory_of_the_process),
 )
+
+_QUERIES_OF_INSTANCE: Final[tuple[_Query, ...]] = (_memory, _memory_of_the_process)
+"""Queries of a MIG instance; the instance's GPU reports the rest once for all of them."""

@@ -1,4 +1,4 @@
-"""Samples the worker's GPUs in a thread.
+"""Samples the worker's GPUs in a thread, and divides the samples between phases that share a GPU.
 
     driver --thread, every interval--> gauge.set(value)            with the time of the sample
                       latest answers --exporter--> observable sums
@@ -10,13 +10,24 @@ The process can be forked, and the sampler started and stopped, any number of ti
 import logging
 import os
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from time import monotonic, time
+from time import monotonic, monotonic_ns, time
 from typing import Final
 
 from opentelemetry.metrics import Meter, Observation
 
-from otel_rl.semconv.names import METRICS
+from otel_rl.semconv.names import (
+    HW_ENERGY,
+    HW_GPU_MEMORY_USAGE,
+    HW_GPU_UTILIZATION,
+    METRICS,
+    RL_GPU_OWNER,
+    RL_GPU_OWNER_BUSY_TIME,
+    RL_GPU_OWNER_ENERGY,
+    RL_GPU_OWNER_MEMORY_USAGE,
+    RL_GPU_OWNER_TIME,
+)
 from otel_rl.semconv.spec import Instrument
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
@@ -32,7 +43,7 @@ from otel_rl.worker.system.nvml import (
     renew_lock,
 )
 
-__all__ = ["GpuSampler"]
+__all__ = ["GpuOwners", "GpuSampler"]
 
 RETRY_S: Final = 30.0
 """Period of attempts to find a lost device, or a driver that was reset."""
@@ -42,6 +53,11 @@ STOP_TIMEOUT_S: Final = 1.0
 
 _SILENT_S: Final = 30.0
 """Age of a query that is told: a sound driver answers within a second."""
+
+_BETWEEN_TURNS_S: Final = 0.1
+"""Shorter turns are divided by time alone: a driver does not answer faster."""
+
+_Answers = list[tuple[Device, list[Reading]]]
 
 
 class GpuSampler:
@@ -55,12 +71,14 @@ class GpuSampler:
         retry_s: float = RETRY_S,
         silent_s: float = _SILENT_S,
     ) -> None:
-        self._recorder = _Recorder(meter)
+        self._owners = GpuOwners(monotonic_ns)
+        self._recorder = _Recorder(meter, self._held_without_devices_s)
         self._guard = guard
         self._retry_s = retry_s
         self._silent_s = silent_s
         self._asked_s: float | None = None  # when the driver was asked what it has not answered yet
         self._logged: set[str] = set()
+        self._has_devices = False  # or may have, as long as that is not known
         # _lock guards the three below.
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -74,6 +92,7 @@ class GpuSampler:
             if is_wanted and self._thread is not None and settings == self._settings:
                 return
             self._end(STOP_TIMEOUT_S)
+            self._has_devices = is_wanted
             if not is_wanted:
                 return
             self._settings, self._stopping = settings, threading.Event()
@@ -87,6 +106,15 @@ class GpuSampler:
         with self._guard, self._lock:
             self._end(timeout_s)
 
+    def begin_turn(self, turn: object, phase: str) -> None:
+        """Assign the GPUs to a phase; see ``GpuOwners``."""
+        self._recorder.show_turns()
+        self._owners.begin(turn, phase)
+
+    def end_turn(self, turn: object) -> None:
+        """End the turn."""
+        self._owners.end(turn)
+
     def look(self) -> None:
         """Tell of a driver that does not answer, which its own thread waits for."""
         asked_s = self._asked_s
@@ -94,12 +122,10 @@ class GpuSampler:
             self._miss("the NVIDIA driver does not answer a query; nothing else waits for it")
 
     def _miss(self, why: str) -> None:
-        self._tell(
+        message = (
             f"No GPU is sampled: {why}. Training is not affected. If this process has none, set "
             "OTEL_RL_GPU_ROLES to the roles that have one."
         )
-
-    def _tell(self, message: str) -> None:
         if log_once(self._logged, message, logging.WARNING):
             self._guard.drops.add(DropReason.NO_GPU)
 
@@ -112,14 +138,20 @@ class GpuSampler:
         self._lock = threading.Lock()
         self._thread = None
         self._stopping = threading.Event()
+        self._has_devices = False
         self._asked_s = None
         self._logged = set()
         renew_lock()
+        self._owners.forget()
         self._recorder.begin_anew()
+
+    def _held_without_devices_s(self) -> Mapping[str, float]:
+        return {} if self._has_devices else self._owners.held_s()
 
     def _end(self, timeout_s: float) -> None:
         thread, self._thread = self._thread, None
         self._stopping.set()
+        self._owners.changed.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
             if thread.is_alive():
@@ -138,6 +170,7 @@ class GpuSampler:
                         self._sample(driver, settings, stopping)
                     continue
                 except NoDriver as reason:
+                    self._has_devices = False
                     self._miss(str(reason))
                 finally:
                     self._asked_s = None
@@ -151,36 +184,53 @@ class GpuSampler:
         """
         devices, are_all = driver.devices(os.environ.get("CUDA_VISIBLE_DEVICES"))
         if are_all and not devices:
+            self._has_devices = False
             self._asked_s = None
             self._miss("none is visible to the process")
             stopping.wait()
-            return
+        self._has_devices = True
         look_again_s = None if are_all else monotonic() + self._retry_s
-        while True:  # a short process has one sample
-            answering = [device for device in devices if self._has_answered(driver, device)]
-            if not answering:
+        while not stopping.is_set():
+            answers = self._answers(driver, devices)
+            self._recorder.record(answers)
+            self._recorder.record(self._owners.divide(answers))
+            if not answers:
                 raise NoDriver("no device answers")
-            if len(answering) < len(devices):
+            if len(answers) < len(devices):
                 look_again_s = look_again_s or monotonic() + self._retry_s
-            devices = answering
-            is_over = stopping.wait(_until_next_s(time(), settings.interval_s))
-            if is_over or (look_again_s is not None and monotonic() >= look_again_s):
+            devices = [device for device, _ in answers]
+            self._wait(driver, devices, stopping, _until_next_s(time(), settings.interval_s))
+            if look_again_s is not None and monotonic() >= look_again_s:
                 return
+        # For a turn that ends with the process.
+        self._recorder.record(self._owners.divide(self._answers(driver, devices)))
 
-    def _has_answered(self, driver: Driver, device: Device) -> bool:
-        """Record one sample of a device. False, told once, if the device is gone."""
+    def _wait(
+        self, driver: Driver, devices: Sequence[Device], stopping: threading.Event, wait_s: float
+    ) -> None:
+        """Wait for the next round. At each change of the phase, divide the interval before."""
+        until_s, changed = monotonic() + wait_s, self._owners.changed
+        while not stopping.is_set() and (left_s := until_s - monotonic()) > 0:
+            if changed.wait(left_s) and not stopping.is_set():
+                changed.clear()
+                self._recorder.record(self._owners.divide(self._answers(driver, devices)))
+                stopping.wait(_BETWEEN_TURNS_S)
+
+    def _answers(self, driver: Driver, devices: Sequence[Device]) -> _Answers:
+        answers: _Answers = []
         self._asked_s = monotonic()
-        try:
-            self._recorder.record(device, driver.read(device))
-        except DeviceGone as reason:
-            self._tell(
-                f"GPU {device.name} ({device.uuid}) is gone: {reason}. The search for it is "
-                "repeated."
-            )
-            return False
-        finally:
-            self._asked_s = None
-        return True
+        for device in devices:
+            try:
+                answers.append((device, driver.read(device)))
+            except DeviceGone as reason:
+                message = (
+                    f"GPU {device.name} ({device.uuid}) is gone: {reason}. The search for it is "
+                    "repeated."
+                )
+                if log_once(self._logged, message, logging.WARNING):
+                    self._guard.drops.add(DropReason.NO_GPU)
+        self._asked_s = None
+        return answers
 
 
 def _until_next_s(now_s: float, interval_s: float) -> float:
@@ -192,6 +242,100 @@ def _until_next_s(now_s: float, interval_s: float) -> float:
     return next_s if next_s >= interval_s / 2 else next_s + interval_s
 
 
+class GpuOwners:
+    """Phases that hold the process's GPUs, and what each had of every device. Thread-safe.
+
+    Of nested phases the innermost holds the GPUs. The utilization of a sample applies to the
+    interval before it; each change of the holder triggers a sample, so that an interval belongs to
+    one phase. Energy is the device's own count. Processes that share a device in turns each know
+    their own turns, and sample the device then: the bridge only adds up what each reports.
+
+    Attributes:
+        changed: Set at each change of the holder.
+    """
+
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
+        self._clock_ns = clock_ns
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset in a forked child, whose parent owns the open turns."""
+        self.changed = threading.Event()
+        # _lock guards the three below.
+        self._lock = threading.Lock()
+        self._open: list[tuple[object, str]] = []
+        self._since_ns = 0
+        self._held_ns: dict[str, int] = {}
+        # Of the sampling thread: the same at the last sample, and the devices' counts.
+        self._sampled_ns = 0
+        self._held_before_ns: Mapping[str, int] = {}
+        self._energy_j: dict[str, float] = {}
+
+    def begin(self, turn: object, phase: str) -> None:
+        """Assign the GPUs to ``phase``."""
+        with self._lock:
+            self._settle()
+            self._open.append((turn, phase))
+            self._held_ns.setdefault(phase, 0)
+        self.changed.set()
+
+    def end(self, turn: object) -> None:
+        """End the turn; the surrounding turn holds the GPUs again."""
+        with self._lock:
+            self._settle()
+            self._open = [(other, phase) for other, phase in self._open if other is not turn]
+        self.changed.set()
+
+    def held_s(self) -> Mapping[str, float]:
+        """Return the time that each phase has held the GPUs, in seconds."""
+        with self._lock:
+            self._settle()
+            return {phase: held_ns / 1e9 for phase, held_ns in self._held_ns.items()}
+
+    def divide(self, answers: _Answers) -> Iterator[tuple[Device, list[Reading]]]:
+        """Yield what each phase had of each device since the last sample."""
+        with self._lock:
+            self._settle()
+            now_ns, held_ns = self._since_ns, dict(self._held_ns)
+        turns = {
+            phase: (ns - self._held_before_ns.get(phase, 0)) / 1e9 for phase, ns in held_ns.items()
+        }
+        passed_s = (now_ns - self._sampled_ns) / 1e9 if self._sampled_ns else 0.0
+        self._sampled_ns, self._held_before_ns = now_ns, held_ns
+        holder = max(turns, key=turns.__getitem__, default="")
+        for device, readings in answers:
+            found = {reading.metric: reading.value for reading in readings}
+            used_j = self._used_j(device, found.get(HW_ENERGY))
+            power_w = used_j / passed_s if passed_s > 0 else 0.0
+            busy = found.get(HW_GPU_UTILIZATION, 0.0)
+            shares = [
+                Reading(metric, turn_s * rate, ((RL_GPU_OWNER, phase),), is_increment=True)
+                for phase, turn_s in turns.items()
+                for metric, rate in (
+                    (RL_GPU_OWNER_TIME, 1.0),
+                    (RL_GPU_OWNER_BUSY_TIME, busy),
+                    (RL_GPU_OWNER_ENERGY, power_w),
+                )
+            ]
+            if turns.get(holder) and HW_GPU_MEMORY_USAGE in found:
+                used = found[HW_GPU_MEMORY_USAGE]
+                shares.append(Reading(RL_GPU_OWNER_MEMORY_USAGE, used, ((RL_GPU_OWNER, holder),)))
+            yield device, shares
+
+    def _settle(self) -> None:
+        now_ns = self._clock_ns()
+        if self._open:
+            self._held_ns[self._open[-1][1]] += now_ns - self._since_ns
+        self._since_ns = now_ns
+
+    def _used_j(self, device: Device, energy_j: float | None) -> float:
+        if energy_j is None:
+            return 0.0
+        before_j = self._energy_j.get(device.uuid, energy_j)
+        self._energy_j[device.uuid] = energy_j
+        return max(0.0, energy_j - before_j)
+
+
 class _Recorder:
     """Converts readings to measurements. One thread records.
 
@@ -199,8 +343,9 @@ class _Recorder:
     of the device they start from zero.
     """
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, held_s: Callable[[], Mapping[str, float]]) -> None:
         self._meter = meter
+        self._held_s = held_s
         self._latest = Latest(meter)
         self.begin_anew()
 
@@ -210,21 +355,34 @@ class _Recorder:
         # By series: the device's last count, and the worker's total.
         self._counts: dict[object, tuple[float, float]] = {}
 
-    def record(self, device: Device, readings: list[Reading]) -> None:
-        shared = device.attributes()
-        for metric, value, own in readings:
-            attributes = {**shared, **dict(own)}
-            spec = METRICS[metric]
-            if spec.instrument is Instrument.GAUGE:
-                self._meter.create_gauge(spec.name, spec.unit, spec.brief).set(value, attributes)
-                continue
-            series = (metric, device.uuid, own)
-            total = self._total(series, value) if spec.instrument is Instrument.COUNTER else value
-            self._latest.set(metric, series, Observation(total, attributes))
+    def record(self, answers: Iterable[tuple[Device, Iterable[Reading]]]) -> None:
+        for device, readings in answers:
+            shared = device.attributes()
+            for reading in readings:
+                attributes = {**shared, **dict(reading.attributes)}
+                spec = METRICS[reading.metric]
+                if spec.instrument is Instrument.GAUGE:
+                    gauge = self._meter.create_gauge(spec.name, spec.unit, spec.brief)
+                    gauge.set(reading.value, attributes)
+                else:
+                    series = (reading.metric, device.uuid, reading.attributes)
+                    is_count = spec.instrument is Instrument.COUNTER
+                    value = self._total(series, reading) if is_count else reading.value
+                    self._latest.set(reading.metric, series, Observation(value, attributes))
 
-    def _total(self, series: object, value: float) -> float:
+    def show_turns(self) -> None:
+        """Report from now on the time that phases hold the GPUs."""
+        self._latest.observe(RL_GPU_OWNER_TIME, self._turns)
+
+    def _turns(self) -> Iterable[Observation]:
+        turns = self._held_s().items()
+        return [Observation(seconds, {RL_GPU_OWNER: phase}) for phase, seconds in turns]
+
+    def _total(self, series: object, reading: Reading) -> float:
         """Return what was counted since the first sample."""
-        before, total = self._counts.get(series, (value, 0.0))
-        total += value if value < before else value - before  # or the device was reset
-        self._counts[series] = (value, total)
+        counts, value = self._counts, reading.value
+        before, total = counts.get(series, (value, 0.0))
+        is_part = reading.is_increment or value < before  # or the device was reset
+        total += value if is_part else value - before
+        counts[series] = (value, total)
         return total

@@ -2,6 +2,7 @@ import pytest
 
 from otel_rl.errors import ConfigError
 from otel_rl.worker.settings import (
+    GpuOptions,
     GpuSettings,
     HostSettings,
     Protocol,
@@ -281,15 +282,28 @@ def test_the_environment_says_roles_and_interval() -> None:
 def test_what_init_is_given_wins() -> None:
     environ = {"OTEL_RL_GPU": "1", "OTEL_RL_GPU_ROLES": "trainer"}
     assert not read_settings(environ, gpu=False).gpu.enabled
-    found = read_settings(environ | {"OTEL_RL_GPU": "0"}, gpu=True).gpu
-    assert found.are_for("trainer")
-    assert not found.are_for("generator")
+    settings = read_settings(environ, gpu={"roles": ["reward"]}).gpu
+    assert settings == GpuSettings(True, ("reward",))
 
 
 def test_no_roles_are_all_roles() -> None:
     assert read_settings({}, gpu=True).gpu.are_for("anything")
+    assert not read_settings({}, gpu={"roles": ["trainer"]}).gpu.are_for("generator")
 
 
-def test_a_wrong_argument_of_gpu_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"gpu: must be True or False \(got \{'roles'"):
-        read_settings({}, gpu={"roles": ["trainer"]})  # type: ignore[arg-type]  # wrong on purpose
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("yes", "gpu: must be True, False or a mapping"),
+        ({"role": ["trainer"]}, "gpu: unknown option 'role'"),
+        ({"roles": "trainer"}, "gpu.roles: must be a list"),
+        ({"roles": [1.5]}, "gpu.roles: cannot hold 1.5"),
+        ({"roles": ["a,b"]}, "gpu.roles: cannot hold 'a,b'"),
+        ({"interval_s": 0}, "gpu.interval_s: must be 10 milliseconds or more (got 0)"),
+        ({"interval_s": float("nan")}, "gpu.interval_s: must be 10 milliseconds or more (got nan)"),
+    ],
+)
+def test_a_wrong_argument_of_gpu_is_named(given: GpuOptions, complaint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_settings({}, gpu=given)
+    assert complaint in str(raised.value)

@@ -111,6 +111,14 @@ class SeriesGroups:
             wider.append(one)
         return tuple(wider), labels.uuid if is_shared(series.name) else ""
 
+    def derived_of_device(self, uuid: str, name: str) -> Group | None:
+        """Return the group of a derived value of one GPU; None if it has no keys of its own."""
+        prefix = self._devices.known_prefix(uuid)
+        if not prefix:
+            return None
+        identity = GroupIdentity("", name, (("hw.id", uuid),), Reduction.MEAN)
+        return self._keys.group(identity, key=device_key(prefix, name))
+
     def _identity(
         self,
         series: Series,

@@ -121,6 +121,9 @@ class DeviceTable:
         """Return the devices by the prefix of their keys. A change makes a new mapping."""
         return self._devices
 
+    def known_prefix(self, uuid: str) -> str:
+        return self._prefixes.get(uuid, "")
+
     def prefix(self, labels: Labels, worker: str, *, at_most: int) -> str:
         """Return the prefix of a device, assigned if new; empty if there are as many as allowed.
 

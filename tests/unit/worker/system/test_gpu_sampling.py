@@ -238,6 +238,20 @@ def test_a_driver_that_is_reset_is_found_again(machine: Machine, sampled: Sample
     sampled.wait_for(lambda: sampled.value("hw.power") == 100)
 
 
+def test_the_parts_of_a_divided_gpu_are_devices_that_know_their_parent(
+    machine: Machine, sampled: Sampled
+) -> None:
+    part = {"0/1.uuid": "MIG-1", "0/1.name": NAME, "0/1.gi": 2, "0/1.ci": 0}
+    memory = {"0/1.memory_used": 1 << 30, "0/1.memory_total": 4 << 30}
+    machine.set(gpu(0, mig=1, utilization=NOT_SUPPORTED), part, memory, {"count": 1})
+    sampled.start()
+    sampled.wait_for(lambda: sampled.value("hw.gpu.memory.utilization", "MIG-1") == 0.25)
+    sampled.wait_for(lambda: sampled.value("hw.power") == 300)
+    shown = sampled.attributes["MIG-1"]
+    assert (shown["hw.name"], shown["hw.parent"]) == ("gpu0.mig1", uuid_of(0))
+    assert sampled.value("hw.power", "MIG-1") is None
+
+
 def test_only_devices_that_the_process_can_see_are_sampled(
     machine: Machine, sampled: Sampled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,9 +371,8 @@ def test_starting_and_stopping_are_idempotent(machine: Machine, sampled: Sampled
 
 
 def test_init_samples_and_shutdown_ends_it(
-    machine: Machine, sink: Sink, clean_environment: None, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, sink: Sink, clean_environment: None
 ) -> None:
-    monkeypatch.setenv("OTEL_RL_GPU_INTERVAL", "20")
     machine.set(gpu(0), gpu(1))
     otel_rl.init(
         experiment="exp",
@@ -367,7 +380,7 @@ def test_init_samples_and_shutdown_ends_it(
         index=3,
         endpoint=sink.url,
         export_interval_s=0.05,
-        gpu=True,
+        gpu={"interval_s": 0.02},
     )
     try:
         sink.wait(lambda s: len(s.measurements("hw.gpu.utilization")) >= 2, TIMEOUT_S)

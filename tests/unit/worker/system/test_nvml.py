@@ -11,7 +11,10 @@ from otel_rl.semconv.names import METRICS
 from otel_rl.worker.system.nvml import Device, visible
 
 A, B, C = "GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"
+PART, OTHER_PART = "MIG-1111", "MIG-2222"
 WHOLE = [Device(uuid, f"gpu{number}") for number, uuid in enumerate((A, B, C))]
+PARTS = tuple(Device(uuid, "gpu1.mig", parent=B) for uuid in (PART, OTHER_PART))
+DIVIDED = [Device(A, "gpu0"), Device(B, "gpu1", instances=PARTS)]
 
 
 def shown_by(gpus: Sequence[Device | None], value: str | None) -> list[str]:
@@ -44,6 +47,29 @@ def shown_by(gpus: Sequence[Device | None], value: str | None) -> list[str]:
 )
 def test_whole_gpus_are_shown_as_cuda_shows_them(value: str | None, shown: list[str]) -> None:
     assert shown_by(WHOLE, value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, [A, PART, OTHER_PART]),
+        (PART, [PART]),
+        (f"{OTHER_PART},{PART}", [OTHER_PART, PART]),
+        ("MIG-2", [OTHER_PART]),
+        ("1", [PART]),
+        ("0,1", [A, PART]),
+        (B, [B]),
+    ],
+)
+def test_instances_of_a_divided_gpu_are_devices_of_their_own(
+    value: str | None, shown: list[str]
+) -> None:
+    assert shown_by(DIVIDED, value) == shown
+
+
+def test_a_divided_gpu_without_instances_shows_nothing() -> None:
+    assert shown_by([Device(A, "gpu0", instances=())], None) == []
+    assert shown_by([Device(A, "gpu0", instances=())], "0") == []
 
 
 def test_a_gpu_that_does_not_answer_keeps_its_number() -> None:

@@ -136,6 +136,39 @@ def test_the_memory_of_each_process_on_a_device_is_its_own() -> None:
     assert found["gpu/trainer/process/memory/usage"] == 10.0
 
 
+def held(worker: Worker, phase: str, until_s: float, seconds: float) -> list[SumPoint]:
+    """A turn of so many seconds within the first ``until_s``, as a worker counts it."""
+    device = labels("GPU-a") | {"rl.gpu.owner": phase}
+    return [
+        used(
+            worker,
+            value,
+            device,
+            name="rl.gpu.owner.time",
+            instrument=Instrument.COUNTER,
+            at_s=at_s,
+        )
+        for value, at_s in ((0.0, 0.1), (seconds, until_s))
+    ]
+
+
+def test_phases_of_processes_that_take_turns_add_up_on_their_device() -> None:
+    turns = held(TRAINERS[0], "train", 4, 2.0) + held(GENERATOR, "generate", 4, 1.0)
+    found = values(aligner(), *turns, at_s=4)
+    assert found["gpu/node1/gpu0/owner/time/train"] == 2.0
+    assert found["gpu/owner/time/generate"] == 1.0
+    assert found["gpu/generator/owner/time/generate"] == 1.0
+    assert found["gpu/node1/gpu0/owner/idle"] == pytest.approx(0.25)
+    assert found["gpu/node1/gpu0/owner/overlap"] == 0.0
+
+
+def test_turns_that_overlap_are_more_than_all_of_the_time() -> None:
+    turns = held(TRAINERS[0], "train", 4, 3.0) + held(GENERATOR, "generate", 4, 2.0)
+    found = values(aligner(), *turns, at_s=4)
+    assert found["gpu/node1/gpu0/owner/idle"] == 0.0
+    assert found["gpu/node1/gpu0/owner/overlap"] == pytest.approx(0.25)
+
+
 def test_when_one_of_two_falls_silent_the_other_speaks_for_the_device() -> None:
     bench, a = aligner(), labels("GPU-a")
     assert values(bench, used(TRAINERS[0], 10.0, a), used(TRAINERS[1], 10.0, a))["gpu/count"] == 1
