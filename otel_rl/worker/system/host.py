@@ -84,7 +84,7 @@ class HostRecorder:
         self._last: Reading | None = None
         self._latest.forget()
 
-    def _sample_if_due(self) -> None:
+    def _sample_if_due(self) -> Iterable[Observation]:
         """Read the machine once an interval, at the first metric of an export."""
         machine, now_s = self._machine, self._clock_s()
         if machine is not None and now_s >= self._due_s:
@@ -92,6 +92,7 @@ class HostRecorder:
             with self._guard:
                 if self._turn.take(self._host, self._run_id):
                     self._sample(machine.read())
+        return ()
 
     def _sample(self, now: "Reading") -> None:
         last, self._last = self._last, now

@@ -33,19 +33,19 @@ class Latest:
             self._values.setdefault(metric, {})[series] = value
         self.observe(metric)
 
-    def observe(self, metric: str, before: Callable[[], None] = lambda: None) -> None:
+    def observe(self, metric: str, more: Callable[[], Iterable[Observation]] = lambda: ()) -> None:
         """Make the instrument of a metric of the registry, unless there is one.
 
-        ``before`` is called at each export, before the values are taken.
+        ``more`` is called at each export, before the values are taken, and returns further ones.
         """
         if metric in self._observed:
             return
         self._observed.add(metric)
 
         def take(_options: CallbackOptions) -> Iterable[Observation]:
-            before()
+            others = more()
             with self._lock:
-                return [*self._values.pop(metric, {}).values()]
+                return [*self._values.pop(metric, {}).values(), *others]
 
         spec = METRICS[metric]
         create = {
