@@ -38,7 +38,9 @@ from otel_rl.setting_types import OFF, Address
 from otel_rl.worker.settings import read_settings
 from otel_rl.worker.system.nvml import Driver, NoDriver
 
-__all__ = ["CHECKS", "add_parser"]
+__all__ = ["CHECKS", "DESCRIPTION", "add_options", "command"]
+
+DESCRIPTION = "Check this machine as a worker and as a bridge. Exits 1 if a check fails."
 
 _PLUGINS = (
     "opentelemetry_meter_provider",
@@ -59,18 +61,12 @@ _NO_GPU_HINT = (
 _OF_A_SERVICE = frozenset({"listen", "data", "journal", "tls", "auth"})
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "doctor",
-        description="Check this machine as a worker and as a bridge. Exits 1 if a check fails.",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_listen_options(parser)
     add_bridge_options(parser)
-    parser.set_defaults(command=_command)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments, overrides=listen_settings(arguments))
     failed = 0
     for check in CHECKS:
