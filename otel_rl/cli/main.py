@@ -215,7 +215,6 @@ def _parser(chosen: str) -> _Parser:
 
 
 def command_parser(name: str) -> argparse.ArgumentParser:
-    """Return the parser of one command."""
     return _parser(name).of_commands[name]
 
 

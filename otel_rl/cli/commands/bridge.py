@@ -63,7 +63,6 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _say_where(bridge: Bridge) -> None:
-    """Say on which addresses it listens, where its data is, and where its page."""
     settings, addresses = bridge.settings, bridge.addresses
     journal = settings.data if settings.journal.url is None else "the database of journal.url"
     places = (("OTLP/HTTP", addresses.http), ("OTLP/gRPC", addresses.grpc))
@@ -95,7 +94,6 @@ def _enabled(settings: BridgeSettings) -> BridgeSettings:
 
 
 def _shows_runs(settings: BridgeSettings) -> bool:
-    """Return whether any reader may see the page."""
     if settings.view.readers is Readers.BEHIND_PROXY or settings.auth.tokens:
         return True
     http = settings.listen.http

@@ -81,7 +81,6 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def check_python(_settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that the interpreter is supported."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     yield CheckResult(
         "python", version, ok=sys.version_info >= (3, 11), hint="otel_rl needs Python 3.11."
@@ -89,7 +88,6 @@ def check_python(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_plugins(_settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that OpenTelemetry finds otel_rl by its entry points."""
     for group in _PLUGINS:
         found = importlib.metadata.entry_points(group=group, name="otel_rl")
         yield CheckResult(
@@ -102,7 +100,6 @@ def check_plugins(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_variables(_settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that no variable of otel_rl is misspelt, and that a worker can read them all."""
     for note in misspelt(os.environ):
         yield CheckResult("variables", note, ok=False, hint="Correct or unset it.")
     try:
@@ -112,7 +109,6 @@ def check_variables(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_gpus(_settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that a worker finds the GPUs that it is to sample."""
     try:
         if not read_settings(os.environ).gpu.enabled:
             return
@@ -138,7 +134,6 @@ def check_gpus(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that the endpoint of workers started from here answers."""
     endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     if not endpoint:
         yield CheckResult("endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT is not set; `otel-rl run` does")
@@ -158,7 +153,6 @@ def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that the bridge's addresses are free, or a bridge is there already."""
     there = _is_bridge_there(settings)
     listen = settings.listen
     for name, where in (("http", listen.http), ("grpc", listen.grpc), ("health", listen.health)):
@@ -181,14 +175,12 @@ def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def _is_service(settings: BridgeSettings) -> bool:
-    """Return whether a bridge of its own is meant, which `otel-rl run` needs none of."""
     return bool(settings.model_fields_set & _OF_A_SERVICE) or (
         (settings.data / JOURNAL_FILE).exists()
     )
 
 
 def check_security(settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that files of TLS and tokens are usable, and not readable by all users."""
     if settings.tls.cert is None and not settings.auth.tokens:
         return
     try:
@@ -201,7 +193,6 @@ def check_security(settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that the journal can be opened, or created."""
     if settings.journal.url is not None:
         try:
             with contextlib.closing(settings.journal_place.open()) as journal:
@@ -263,7 +254,6 @@ def _run_result(run: RunOverview) -> CheckResult:
 
 
 def check_tracker(settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that the tracker can take rows."""
     tracker = settings.tracker
     tracker.check_options()
     for name in tracker.trackers:
@@ -287,7 +277,6 @@ def _free(name: str, where: Address) -> CheckResult:
 
 
 def _is_bridge_there(settings: BridgeSettings) -> bool:
-    """Return whether a bridge with these settings runs already."""
     listen, tls = settings.listen, settings.tls
     if listen.health is not None and _is_healthy("http", listen.health):
         return True

@@ -186,7 +186,6 @@ def _leads(connection: Connection, run: str, wanted: tuple[int, int] | None) -> 
 
 
 def _set_clocks(table: SpanTable, leads: Mapping[str, float], names: Mapping[str, str]) -> None:
-    """Bring the spans of all hosts to one clock."""
     hosts: dict[str, float] = {}
     for worker in table.workers():
         lead_s = leads.get(names.get(worker.worker) or f"{worker.role}/{worker.worker}")

@@ -125,7 +125,6 @@ def _lacks_values(directory: Path, settings: BridgeSettings) -> bool:
 
 
 def _settings(directory: Path, arguments: argparse.Namespace, kept: KeptSettings) -> BridgeSettings:
-    """Return the settings that were kept, but for what is given now."""
     arguments.data = directory
     settings = settings_of(arguments, overrides=LISTENS_NOWHERE, defaults=kept.settings)
     if kept.settings:

@@ -188,7 +188,6 @@ def _found(
 
 
 def _archived(settings: BridgeSettings, places: Sequence[Path]) -> Sequence[ReplaySource]:
-    """Return the runs with files in these directories or below."""
     if not any(next(place.rglob("*.parquet"), None) for place in places):
         return ()
     if importlib.util.find_spec("pyarrow") is None:

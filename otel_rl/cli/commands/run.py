@@ -203,7 +203,6 @@ def _with_loss(status: int, arguments: argparse.Namespace) -> int:
 
 
 def _environment(embedded: Embedded, arguments: argparse.Namespace) -> dict[str, str]:
-    """Say where the run is, and return the environment of the command."""
     bridge, names = embedded.bridge, embedded.names
     for line, link in _beginning(bridge, names, embedded.token):
         say(line, token=link)
@@ -247,7 +246,6 @@ def _run_unreported(
 
 
 def _say_why_nothing(bridge: Bridge, ending: Ending, status: int) -> None:
-    """Say why there is no run, unless the report has said it."""
     reported = map(bridge.counters.value, (Counter.POINTS_ACCEPTED, Counter.SPANS_ACCEPTED))
     if not (any(reported) or bridge.without_metrics or ending.lost):
         say(f"nothing was reported. {_likely_cause(bridge, status)}".rstrip())
@@ -380,7 +378,6 @@ class _Requests:
         self._process: subprocess.Popen[bytes] | None = None
 
     def take(self, number: int, _frame: FrameType | None) -> None:
-        """Handle a signal."""
         process = self._process
         if process is None:
             self.end.add(number)
