@@ -192,6 +192,7 @@ def test_nan_everywhere_is_data(served: Served) -> None:
     assert all(math.isnan(value) for _, value in found)
 
 
+@pytest.mark.slow
 def test_a_restarted_bridge_goes_on_in_the_same_run(tmp_path: Path) -> None:
     for begin in (0, 5):
         with bridge(tmp_path) as service:
