@@ -85,53 +85,32 @@ def bridge(directory: Path, *options: str, **environment: str) -> Iterator[Servi
 
 def otlp(experiment: str, loss: dict[int, float], **resource: str) -> bytes:
     """An OTLP/JSON request with one exact gauge."""
-    return json.dumps(_otlp(experiment, loss, resource=resource)).encode()
-
-
-def _otlp(
-    experiment: str,
-    loss: dict[int, float],
-    *,
-    resource: dict[str, str] | None = None,
-    time_ns: int | None = None,
-    attributes_per_point: int = 0,
-) -> dict[str, object]:
-    now = time.time_ns() if time_ns is None else time_ns
+    now = time.time_ns()
     attributes = {
         "rl.experiment.name": experiment,
         "rl.worker.role": "trainer",
         "rl.worker.index": "0",
         "service.instance.id": "one",
-        **{key.replace("__", "."): value for key, value in (resource or {}).items()},
+        **{key.replace("__", "."): value for key, value in resource.items()},
     }
     points = [
         {
             "timeUnixNano": str(now + step),
             "asDouble": repr(value) if math.isfinite(value) else "NaN",
-            "attributes": [
-                {"key": "rl.loop.iteration", "value": {"intValue": str(step)}},
-                *(
-                    {"key": f"k{i}", "value": {"stringValue": "v"}}
-                    for i in range(attributes_per_point)
-                ),
-            ],
+            "attributes": [{"key": "rl.loop.iteration", "value": {"intValue": str(step)}}],
         }
         for step, value in loss.items()
     ]
-    return {
+    metrics = [{"name": "loss", "gauge": {"dataPoints": points}}]
+    of_resource = [
+        {"key": key, "value": {"stringValue": value}} for key, value in attributes.items()
+    ]
+    request = {
         "resourceMetrics": [
-            {
-                "resource": {
-                    "attributes": [
-                        {"key": key, "value": {"stringValue": value}}
-                        for key, value in attributes.items()
-                        if value
-                    ]
-                },
-                "scopeMetrics": [{"metrics": [{"name": "loss", "gauge": {"dataPoints": points}}]}],
-            }
+            {"resource": {"attributes": of_resource}, "scopeMetrics": [{"metrics": metrics}]}
         ]
     }
+    return json.dumps(request).encode()
 
 
 def losses(

@@ -2,16 +2,15 @@
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.selection import KeySelection
-from otel_rl.bridge.delivery.wandb.account import WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.workspace_view import VIEW_TITLE, save_view
 from otel_rl.bridge.journal.reader import read_keys
 from otel_rl.cli.find_run import Runs, add_run, take_directory
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.own_run import wandb_account
 from otel_rl.dashboard.arrange import Section, arrange, as_json, in_words
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.plurals import many
@@ -53,10 +52,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"sections": as_json(sections)}, indent=1))
         return status
-    account = None
-    if "wandb" in settings.tracker.trackers:
-        options = settings.tracker.options_of("wandb")
-        account = find_account(WandbSettings.parse(options), os.environ)
+    account = wandb_account(settings)
     if account is None or not account.online:
         _print(sections)
         return status
