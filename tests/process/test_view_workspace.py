@@ -61,13 +61,7 @@ def section(title: str) -> str:
 def test_sections_are_closed_with_their_counts_and_what_is_opened_is_remembered(
     browser: Browser,
 ) -> None:
-    browser.expect(
-        f"{section('critic')}.innerText.split(/\\s+/).filter(Boolean)",
-        [
-            "critic",
-            "40",
-        ],
-    )
+    browser.expect(f"{section('critic')}.innerText.split(/\\s+/).filter(Boolean)", ["critic", "40"])
     browser.expect(f"{section('critic')}.querySelectorAll('[data-panel]').length", 0)
     browser.do(f"{section('critic')}.querySelector('.fold').click()")
     browser.wait(f"{section('critic')}.querySelectorAll('[data-panel]').length === 40")
@@ -192,11 +186,13 @@ def test_smoothing_log_and_outliers_are_of_all_charts_and_in_the_address(browser
 
 
 def test_zoom_and_cursor_are_shared(browser: Browser) -> None:
-    browser.wait(f"{DRAWN}.length >= 2")
+    # A chart takes keys once it is drawn, and shows the cursor of another one once it is seen.
+    browser.wait(f"{PANELS}.slice(0, 2).every((one) => one.seen && one.tabIndex === 0)")
     browser.do(f"Plotly.relayout({PANELS}[0], {{'xaxis.range[0]': 20, 'xaxis.range[1]': 30}})")
     seen = f"{DRAWN}.slice(0, 2).map((one) => one.layout.xaxis.range)"
     browser.wait(f"{seen}.every(([a, b]) => a === 20 && b === 30)")
     browser.do(f"{PANELS}[0].focus()")
+    browser.wait(f"document.activeElement === {PANELS}[0]")
     browser.press(Keys.HOME + Keys.ARROW_RIGHT + Keys.ARROW_RIGHT)
     browser.wait(f"{PANELS}[1].parentElement.querySelector('.cursor').style.display === 'block'")
     browser.do("document.querySelector('#all').click()")
