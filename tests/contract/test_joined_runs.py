@@ -361,8 +361,9 @@ def test_samples_are_tables_of_their_rows_and_the_console_is_beside_the_owner_s(
     owner.log(5, 10)
     owner.finish()
     key = "otel_rl/trainer/rollouts"
-    references = [row[key] for row in server.history(owner.id) if key in row]
-    tables = [json.loads(server.uploads(owner.id)[one["path"]]) for one in references]
+    references: list[object] = [row[key] for row in server.history(owner.id) if key in row]
+    uploads = server.uploads(owner.id)
+    tables = [json.loads(uploads[of["path"]]) for of in references if isinstance(of, dict)]
     assert {tuple(table["columns"]) for table in tables} == {("step", "prompt", "worker")}
     assert [table["data"][0][1] for table in tables] == [f"why {2 * n}?" for n in range(4)]
     lines = server.run(owner.id).lines("output.log")
