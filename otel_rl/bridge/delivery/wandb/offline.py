@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_rl.bridge.delivery.wandb.server import JOURNAL_KEY
+from otel_rl.bridge.private_files import sync
 from otel_rl.errors import TrackerUnavailable
 
 __all__ = ["OfflineCopy", "RunFile", "check_room", "check_writable", "removed_unless_opened"]
@@ -143,7 +144,7 @@ class OfflineCopy:
         directory = self._directory
         try:
             for path in (*directory.glob("*.wandb"), directory):
-                _sync(path)
+                sync(path)
             file = RunFile(directory)
         except OSError as exc:
             raise TrackerUnavailable(
@@ -242,14 +243,6 @@ def _room_hint(directory: Path) -> str:
 def _free_bytes(directory: Path) -> int:
     nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     return shutil.disk_usage(nearest).free
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _records(file: BufferedReader, position: int) -> Iterator[bytes]:
