@@ -13,10 +13,11 @@
   that was asleep writes nothing after its turn.
 * Work is shared out evenly as it comes. A run that has an owner stays there, until it has no work:
   then its lease is given back.
-* A bridge that was cut off in the middle of a transaction locks what the others need, until the
-  server ends that transaction: see ``postgres.py``.
+* A bridge that was cut off in the middle of a transaction locks what the others need. Any bridge
+  that sees the server wait for it ends its transaction.
 """
 
+import contextlib
 import logging
 import math
 import random
@@ -28,6 +29,7 @@ from typing import Final
 
 from otel_rl.bridge.journal.deliveries import all_confirmed, lacks_rows
 from otel_rl.bridge.journal.interface import WAITS, Connection, Journal
+from otel_rl.bridge.journal.schema import APPLICATION
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 
@@ -38,6 +40,8 @@ _log = logging.getLogger(__name__)
 _MARGIN: Final = 1 / 3
 _RENEWALS: Final = 3  # in the time of a lease
 _MAX_PAUSE_S: Final = 1.0  # a run without an owner waits at most this long to be looked at
+
+_MIN_SILENCE_S: Final = 5.0  # a bridge that is only slow sends more within it
 
 _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux has it
 
@@ -106,6 +110,8 @@ class BridgeLeases:
             threading.Thread(target=self._keep, name="otel-rl-leases", daemon=True),
             # Of its own, because the other one may be waiting for the database.
             threading.Thread(target=self._watch, name="otel-rl-lease-ends", daemon=True),
+            # Of its own, because what it ends may be what the first one waits for.
+            threading.Thread(target=self._end_silent, name="otel-rl-lease-silent", daemon=True),
         ]
         # _changing guards the replacement of _held.
         self._changing = threading.Lock()
@@ -229,6 +235,16 @@ class BridgeLeases:
             _log.warning("Leases were not renewed in time; %d runs are given up", len(ended))
             self._lost(ended)
 
+    # The third.
+
+    def _end_silent(self) -> None:
+        """End transactions that the server waits for, so that none delays a renewal."""
+        silence_s = max(_MIN_SILENCE_S, self._lease_s / _RENEWALS)
+        while not self._stopping.wait(silence_s / 2):
+            with contextlib.suppress(JournalError), self._journal.read() as connection:
+                if ended := self._table.end_silent(connection, silence_s):
+                    _log.warning("Transactions of silent bridges were ended: %d", ended)
+
 
 _NOW_NS: Final = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000000 AS BIGINT)"
 
@@ -254,6 +270,15 @@ _COUNTS: Final = f"""
 SELECT (SELECT COUNT(*) FROM bridges WHERE expires_ns >= {_NOW_NS}),
        (SELECT COUNT(*) FROM runs WHERE expires_ns >= {_NOW_NS}),
        (SELECT COUNT(*) FROM runs WHERE expires_ns < {_NOW_NS} AND {{has_work}})
+"""  # noqa: S608  # ours
+
+# The server's own idle_in_transaction_session_timeout does not look at a transaction whose
+# statements come as a pipeline.
+_END_SILENT: Final = f"""
+SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity
+WHERE datname = current_database() AND usename = current_user
+  AND application_name = '{APPLICATION}' AND wait_event = 'ClientRead'
+  AND xact_start IS NOT NULL AND state_change < clock_timestamp() - ? * INTERVAL '1 millisecond'
 """  # noqa: S608  # ours
 
 
@@ -344,3 +369,8 @@ class LeaseTable:
             f"SELECT COUNT(*) FROM bridges WHERE expires_ns >= {_NOW_NS}"  # noqa: S608
         ).fetchone()
         return int(others)
+
+    def end_silent(self, connection: Connection, silence_s: float) -> int:
+        """End transactions of bridges that the server has waited for so long. Returns how many."""
+        (ended,) = connection.execute(_END_SILENT, (int(silence_s * 1000),)).fetchone()
+        return int(ended)

@@ -232,9 +232,8 @@ class PostgresJournal:
         for attempt in range(_ATTEMPTS):
             with _translated_errors(), self._pool.borrowed() as borrowed:
                 try:
-                    # Each statement is answered before the next: the server does not end an
-                    # idle transaction whose statements come as a pipeline.
-                    with borrowed.transaction():
+                    # What needs no answer is sent with what comes next.
+                    with borrowed.pipeline(), borrowed.transaction():
                         return function(_Connection(borrowed))
                 except (
                     errors.SerializationFailure,
