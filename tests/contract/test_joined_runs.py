@@ -347,7 +347,7 @@ def test_the_summary_is_the_owners(finished: tuple[RunInfo, Run, WandbServer]) -
 
 
 @pytest.mark.slow
-def test_samples_are_tables_of_their_rows_and_the_console_is_beside_the_owner_s(
+def test_samples_of_all_steps_are_one_table_and_the_console_is_beside_the_owner_s(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:
     run = joining(home, owner.id)
@@ -360,12 +360,13 @@ def test_samples_are_tables_of_their_rows_and_the_console_is_beside_the_owner_s(
             writer.close(exit_code=0)
     owner.log(5, 10)
     owner.finish()
-    key = "otel_rl/trainer/rollouts"
+    key = "otel_rl/trainer/rollouts/all"
     references: list[object] = [row[key] for row in server.history(owner.id) if key in row]
-    uploads = server.uploads(owner.id)
-    tables = [json.loads(uploads[of["path"]]) for of in references if isinstance(of, dict)]
-    assert {tuple(table["columns"]) for table in tables} == {("step", "prompt", "worker")}
-    assert [table["data"][0][1] for table in tables] == [f"why {2 * n}?" for n in range(4)]
+    reference = references[-1]
+    assert isinstance(reference, dict)
+    table = json.loads(server.uploads(owner.id)[reference["path"]])
+    assert table["columns"] == ["step", "policy_version", "prompt", "worker"]
+    assert [sample[2] for sample in table["data"]] == [f"why {2 * n}?" for n in range(4)]
     lines = server.run(owner.id).lines("output.log")
     told = [line for line in lines if "[trainer/0]" in line]
     assert [line.rpartition("[trainer/0] ")[2].strip() for line in told] == [

@@ -62,7 +62,7 @@ def test_the_first_run_saves_it_with_all_its_keys_and_tables_on_top(
     assert set(found["Learning"]) == {"loss", REWARD.key}
     ranked, rollouts = found["Tables"]
     assert "diagnosis/ranked" in ranked
-    assert "reward/rollouts" in rollouts
+    assert "reward/rollouts/all" in rollouts
 
 
 def test_a_later_run_replaces_it_only_with_more(tmp_path: Path, server: WandbServer) -> None:

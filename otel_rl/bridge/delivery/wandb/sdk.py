@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from otel_rl.bridge.delivery.texts import ConsoleLines
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings
+from otel_rl.bridge.delivery.wandb.growing_tables import GrowingTables
 from otel_rl.bridge.delivery.wandb.rows import KeyDisplay, alert, payload
 from otel_rl.bridge.delivery.wandb.summary import RunSummary
 from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels
@@ -92,20 +93,27 @@ class OpenedRun:
     summary: RunSummary
     display: KeyDisplay
     console: ConsoleLines
+    samples: GrowingTables
     panels: SystemPanels | None
 
     def write(self, rows: Sequence[Row], log: Callable[[Row, Line], None]) -> None:
         """Log rows that the summary has."""
         with translated():
-            for row in rows:
+            for given in rows:
                 # Before the row, whose confirmation should not come without them.
-                if lines := self.console.of(row):
+                if lines := self.console.of(given):
                     _log_console(self.run, lines)
+                row = self.samples.add(given)
                 self.display.take(row)
                 log(row, payload(row, self.summary.hours(row.time_ns)))
                 alert(self.run, row)
                 if self.panels is not None:
                     self.panels.send(row)
+
+    def finish(self, exit_code: int) -> None:
+        with translated():
+            self.samples.show(everything=True)
+        finish(self.run, exit_code)
 
 
 def finish(run: "wandb.Run", exit_code: int) -> None:

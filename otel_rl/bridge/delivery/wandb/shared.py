@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Self
 from otel_rl.bridge.delivery.texts import ConsoleLines
 from otel_rl.bridge.delivery.tracker import RunInfo, writer_file
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
+from otel_rl.bridge.delivery.wandb.growing_tables import GrowingTables
 from otel_rl.bridge.delivery.wandb.metadata import device_config, show_config
 from otel_rl.bridge.delivery.wandb.rows import KeyDisplay
-from otel_rl.bridge.delivery.wandb.sdk import Line, OpenedRun, finish, quiet_settings, translated
+from otel_rl.bridge.delivery.wandb.sdk import Line, OpenedRun, quiet_settings, translated
 from otel_rl.bridge.delivery.wandb.server import Upload, config_entry, query
 from otel_rl.bridge.delivery.wandb.summary import RunSummary
 from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels
@@ -222,6 +223,7 @@ class SharedWandbTracker:
                 RunSummary(writer_file(run, "summary"), run.journal, row),
                 KeyDisplay(joined_run, attempt, _PREFIX, has_axes=self._settings.attempt_axes),
                 ConsoleLines(None),
+                GrowingTables(self._log_table, writer_file(run, "samples"), row),
                 SystemPanels(joined_run) if self._settings.system_panels else None,
             )
             joined_run.define_metric(self._mark, hidden=True)
@@ -269,11 +271,15 @@ class SharedWandbTracker:
     def close(self, *, exit_code: int) -> int | None:
         """Leave the run as it is, and end ``wandb-core``. Its owner sets the exit status."""
         if self._shown is not None:
-            finish(self._shown.run, exit_code)
+            self._shown.finish(exit_code)
             self._shown = None
             self._confirm()
             self._leave_note(is_closed=True)
         return self._upload.safe_row
+
+    def _log_table(self, key: str, table: "wandb.Table") -> None:
+        """Log a table of all samples in a line without a number: a repeat only replaces it."""
+        self._opened().run.log({_own(key): table}, commit=True)
 
     def _find_rows(self, joined: JoinedRun) -> Marks:
         note = self._note

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from otel_rl.bridge.delivery.texts import ConsoleLines
 from otel_rl.bridge.delivery.tracker import RunInfo, writer_file
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
+from otel_rl.bridge.delivery.wandb.growing_tables import GrowingTables
 from otel_rl.bridge.delivery.wandb.metadata import (
     Notes,
     ProvenanceFiles,
@@ -106,7 +107,9 @@ class WandbTracker:
         except TrackerError:
             finish(opened, exit_code=1)
             raise
-        summary = writer_file(run, "summary") if online else None
+        samples, summary = (
+            writer_file(run, suffix) if online else None for suffix in ("samples", "summary")
+        )
         with translated():
             attempt = run.description.attempt_below(start)
             self._shown = OpenedRun(
@@ -114,6 +117,7 @@ class WandbTracker:
                 RunSummary(summary, run.journal, start, self._remote.summary),
                 KeyDisplay(opened, attempt, has_axes=self._settings.attempt_axes),
                 ConsoleLines(there.console),
+                GrowingTables(opened.summary.__setitem__, samples, start),
                 SystemPanels(opened) if self._settings.system_panels else None,
             )
         self._files = ProvenanceFiles(opened)
@@ -203,7 +207,7 @@ class WandbTracker:
 
     def _finish(self, *, exit_code: int) -> None:
         shown, self._shown = self._opened(), None
-        finish(shown.run, exit_code)
+        shown.finish(exit_code)
 
     def _opened(self) -> OpenedRun:
         if self._shown is None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from otel_rl.bridge.delivery.wandb.account import Account, writer_environment
+from otel_rl.bridge.delivery.wandb.growing_tables import ALL_STEPS
 from otel_rl.bridge.delivery.wandb.rows import HOURS, STEP, wandb_key
 from otel_rl.bridge.delivery.wandb.server import query
 from otel_rl.bridge.private_files import make_private_directory, open_private
@@ -215,7 +216,7 @@ def _tables(keys: Sequence[KeySpec]) -> Sequence[str]:
     """Return the tables in the summary of runs: the causes first, then the samples."""
     tables = [spec.key for spec in keys if spec.statistic == "table" and spec.key != CONSOLE]
     ranked = [key for key in tables if key == _RANKED]
-    return [*ranked, *(key for key in tables if key != _RANKED)]
+    return [*ranked, *(f"{key}{ALL_STEPS}" for key in tables if key != _RANKED)]
 
 
 def _workspace(
