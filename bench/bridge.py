@@ -222,7 +222,6 @@ def _bridge_settings(directory: Path, tracker: str) -> BridgeSettings:
         tracker=TrackerSettings(
             name=tracker,
             detail=Tier.EVERYTHING,
-            max_values_per_minute=0,
             options={"mode": "offline"} if tracker == "wandb" else {},
         ),
     )

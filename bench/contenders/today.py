@@ -126,7 +126,6 @@ def bridge(directory: str, *, per_worker: bool) -> None:
             tracker=TrackerSettings(
                 name="wandb",
                 detail=Tier.EVERYTHING,
-                max_values_per_minute=0,
                 options={"mode": "offline"},
             ),
         )

@@ -62,9 +62,7 @@ def through_otel_rl(tracker: str, directory: Path, options: Mapping[str, Any]) -
             data=directory,
             listen=ListenSettings(http=Address("127.0.0.1", 0), grpc=None),
             rows=AlignSettings(per_worker=True),
-            tracker=TrackerSettings(
-                name=tracker, detail=Tier.EVERYTHING, max_values_per_minute=0, options=options
-            ),
+            tracker=TrackerSettings(name=tracker, detail=Tier.EVERYTHING, options=options),
         )
     )
     bridge.start()

@@ -98,10 +98,6 @@ class TrackerSettings(Section):
     """Names of the keys in the tracker: the program's own (``framework``), shared ones
     (``otel_rl``), or ``both``. The page, the terminal and MCP always show the program's own."""
 
-    max_values_per_minute: int = Field(100_000, ge=0)
-    """Values that a W&B run gets in a minute; what is beyond the basic detail goes first. 0: no
-    bound."""
-
     options: Mapping[str, str] = Field(default_factory=dict, examples=[{"project": "grpo"}])
     """The tracker's options. Of several trackers, an option has its tracker's name in front:
     ``trackio.project``."""

@@ -169,17 +169,9 @@ class ValueFold(StrEnum):
     """Reason to leave values of a row out of the tracker. They are in the journal.
 
     Attributes:
-        WORKER: Series of single workers beyond ``tracker.max_values_per_minute``. Log less often,
-            or raise it.
-        FURTHER: Values beyond the basic detail, since leaving out single workers was not enough.
-        TOO_MANY_KEYS: Keys beyond 100,000 in all runs. Look for a number or id in the names of
-            keys.
         ATTRIBUTES: Series beyond 1,000 keys of a metric. Look for an id in an attribute.
     """
 
-    WORKER = "worker"
-    FURTHER = "further"
-    TOO_MANY_KEYS = "too_many_keys"
     ATTRIBUTES = "attributes"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["UMASK", "make_private_directory", "open_private"]
+__all__ = ["UMASK", "make_private_directory", "open_private", "sync"]
 
 UMASK: Final = 0o077
 """Umask of the bridge's processes, for all that a tracker's library creates in them."""
@@ -26,3 +26,12 @@ def make_private_directory(directory: Path) -> Sequence[Path]:
 def open_private(path: str, flags: int) -> int:
     """Open a file, for ``open(..., opener=...)``; a new one is private."""
     return os.open(path, flags, 0o666 & ~UMASK)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

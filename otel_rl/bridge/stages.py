@@ -90,7 +90,6 @@ def delivery_settings(settings: BridgeSettings, name: str) -> DeliverySettings:
         detail=tracker.detail,
         names=tracker.names,
         per_worker=settings.rows.per_worker,
-        max_values_per_minute=tracker.max_values_per_minute if name == "wandb" else 0,
     )
 
 

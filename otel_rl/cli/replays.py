@@ -1,25 +1,20 @@
-"""Replays of kept runs, for ``otel-rl replay``: where rows come from, and many runs at a time."""
+"""Many replays of stored runs at a time, for ``otel-rl replay``."""
 
 import contextlib
 import itertools
 import os
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.manager import DeliverySettings, RunState, RunStatus
 from otel_rl.bridge.delivery.tracker import backend
-from otel_rl.bridge.journal.reader import journals_below
 from otel_rl.bridge.journal.runs import RunStore
-from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.replay.replay import ReadOnlyJournal, Replay, Replayed, StoredRun
+from otel_rl.bridge.replay import ReadOnlyJournal, Replay, StoredRun
 from otel_rl.bridge.stages import delivery_settings
 from otel_rl.cli.find_run import FoundRun
 from otel_rl.cli.standard_streams import say
@@ -27,100 +22,7 @@ from otel_rl.errors import JournalError
 from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey
 
-if TYPE_CHECKING:
-    from otel_rl.bridge.replay.archived_run import ArchiveFiles
-
-__all__ = [
-    "ReplayJob",
-    "ReplayJobs",
-    "ReplaySource",
-    "archive_place",
-    "archive_places",
-    "has_first_row",
-    "of_archive",
-    "of_journal",
-]
-
-
-def archive_place(settings: BridgeSettings, data: Path) -> Path:
-    return settings.archive.directory or data / "archive"
-
-
-def archive_places(settings: BridgeSettings) -> Sequence[Path]:
-    found = {
-        archive_place(settings, data) for data in (settings.data, *journals_below(settings.data))
-    }
-    return sorted(found)
-
-
-GoesOn = Callable[[float], bool]
-"""Is called now and then with the share that was read; False ends the work."""
-
-_NO_BOUND: Final = 1 << 62  # but the disk's: rows are removed with the directory
-
-
-@dataclass(frozen=True, slots=True)
-class ReplaySource:
-    """One run that is kept somewhere.
-
-    Attributes:
-        key: Its name there.
-        directory: The data directory that it belongs to; None for a database.
-        mark: Returns a value that changes when there are more rows. Cheap.
-        open: Returns its rows, for the length of a context. Raises JournalError if they cannot be
-            read.
-        is_archive: Whether they are made again from the files of an archive.
-    """
-
-    key: ExperimentKey
-    directory: Path | None
-    mark: Callable[[], tuple[int, str]]
-    open: Callable[[contextlib.ExitStack, GoesOn], StoredRun]
-    is_archive: bool
-
-
-def of_journal(found: FoundRun, settings: BridgeSettings) -> ReplaySource:
-    def opened(stack: contextlib.ExitStack, _: GoesOn) -> StoredRun:
-        if found.directory is not None:
-            store = RunStore(ReadOnlyJournal(found.directory))
-        else:
-            store = RunStore(stack.enter_context(contextlib.closing(settings.journal_place.open())))
-        return StoredRun(store, found.key)
-
-    of = found.overview
-    mark = of.rows, of.description.status.value
-    return ReplaySource(found.key, found.directory, lambda: mark, opened, is_archive=False)
-
-
-def of_archive(files: "ArchiveFiles", settings: BridgeSettings) -> ReplaySource:
-    """Return a run of an archive, ``<data>/archive/<run id>`` or where the files were copied to.
-
-    Its rows are made again in a temporary directory.
-    """
-    from otel_rl.bridge.replay.archived_run import archived_run, identity_of  # need pyarrow
-
-    def opened(stack: contextlib.ExitStack, goes_on: GoesOn) -> StoredRun:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="otel-rl-replay-"))
-        journal = SqliteJournal(Path(scratch), max_bytes=_NO_BOUND)
-        stack.callback(journal.close)
-        return archived_run(files, journal, settings.rows, goes_on)
-
-    place = files.directory.absolute().parent
-    data = place.parent if place.name == "archive" else settings.data
-    return ReplaySource(
-        files.key,
-        data,
-        lambda: (files.values, identity_of(files, settings.rows)),
-        opened,
-        is_archive=True,
-    )
-
-
-def has_first_row(source: ReplaySource) -> bool:
-    with contextlib.ExitStack() as stack, contextlib.suppress(JournalError):
-        return source.open(stack, lambda _: True).first == 0
-    return False
-
+__all__ = ["ReplayJob", "ReplayJobs"]
 
 _NEWS_S: Final = 5.0
 _LOOK_S: Final = 0.2
@@ -135,16 +37,12 @@ class ReplayJob:
         tracker: Name of the tracker.
         key: Name of the run there.
         replay: None before it begins.
-        is_known: Whether an earlier replay has finished it.
-        share_read: Share of the archive's values that was read, before there are rows.
     """
 
-    found: ReplaySource
+    found: FoundRun
     tracker: str
     key: ExperimentKey
     replay: Replay | None = None
-    is_known: bool = False
-    share_read: float = 0.0
 
     def __str__(self) -> str:
         own = "" if self.key == self.found.key else f" as {self.key}"
@@ -159,18 +57,14 @@ class ReplayJobs:
         settings: Of the bridge.
         jobs: In order.
         at_once: How many at the same time.
-        replayed: What earlier replays have finished.
         done: Number of jobs that are over.
-        known: Those of them that an earlier replay had finished.
         failed: Number of those that lack rows.
     """
 
     settings: BridgeSettings
     jobs: Sequence[ReplayJob]
     at_once: int
-    replayed: Replayed
     done: int = 0
-    known: int = 0
     failed: int = 0
     _stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -201,22 +95,16 @@ class ReplayJobs:
     def _write(self, job: ReplayJob) -> RunStatus | None:
         if self._stopping.is_set():
             return None
-        found = job.found
-        mark = found.mark()
-        if self.replayed.has(found.directory, job.tracker, job.key, mark):
-            job.is_known = True
-            return None
+        directory = job.found.directory
         with contextlib.ExitStack() as stack:
-            source = found.open(stack, partial(self._goes_on, job))
+            journal = (
+                ReadOnlyJournal(directory)
+                if directory is not None
+                else stack.enter_context(contextlib.closing(self.settings.journal_place.open()))
+            )
+            source = StoredRun(RunStore(journal), job.found.key)
             job.replay = Replay(source, job.key, self._delivery(job), self.settings.stop_timeout_s)
-            status = job.replay.run()
-        if status is None or _is_complete(status, source.end):
-            self.replayed.note(found.directory, job.tracker, job.key, mark)
-        return status
-
-    def _goes_on(self, job: ReplayJob, share_read: float) -> bool:
-        job.share_read = share_read
-        return not self._stopping.is_set()
+            return job.replay.run()
 
     def _delivery(self, job: ReplayJob) -> DeliverySettings:
         """Return the settings: files are where users of the tracker expect them."""
@@ -237,9 +125,7 @@ class ReplayJobs:
             self.failed += 1
             say(f"run {job}: {exc}")
             return
-        if job.is_known:
-            self.known += 1
-        elif status is None:
+        if status is None:
             say(f"run {job}: has no rows")
         elif job.replay is not None and _is_complete(status, job.replay.source.end):
             rows = job.replay.source.end
@@ -252,9 +138,7 @@ class ReplayJobs:
         parts = []
         for job in going:
             status = None if job.replay is None else job.replay.status()
-            if status is None:
-                parts.append(f"{job}: reading its values, {job.share_read:.0%}")
-            elif job.replay is not None:
+            if status is not None and job.replay is not None:
                 why = f" ({status.last_error})" if status.last_error else ""
                 parts.append(
                     f"{job}: {status.next_row} of {many(job.replay.source.end, 'row')}{why}"

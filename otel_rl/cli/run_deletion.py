@@ -13,7 +13,6 @@ from otel_rl.bridge.journal.reader import looking, read_runs
 from otel_rl.bridge.journal.retention import delete_run
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, LOCK_FILE, LockFile, SqliteJournal
 from otel_rl.cli.find_run import FoundRun, Runs
-from otel_rl.cli.replays import archive_place
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalLocked
 from otel_rl.plurals import many
@@ -114,7 +113,7 @@ def _held(directory: Path, settings: BridgeSettings, *, is_alone: bool) -> _Held
 
 def _files(settings: BridgeSettings, directory: Path, identity: str) -> Iterator[Path]:
     """Yield what there is of a run beside the journal of several: all that bears its id."""
-    archive = archive_place(settings, directory) / identity
+    archive = (settings.archive.directory or directory / "archive") / identity
     found: list[Path] = []
     for path in (archive, *sorted(directory.rglob(f"*{identity}*"))):
         is_inside = any(path.is_relative_to(one) for one in found)

@@ -146,20 +146,22 @@ class SpanTable:
         execute = self._database.execute
         # Whole steps, if there are any: a rollout bears the number of the step in which it began.
         for name in (STEP_SPAN, None):
-            start_ns, end_ns = execute(
-                "SELECT MIN(start_ns), MAX(end_ns) FROM spans"
-                " WHERE name = COALESCE(?, name) AND step BETWEEN ? AND ?",
+            found = execute(
+                "SELECT step, start_ns, end_ns FROM spans"
+                " WHERE name = COALESCE(?, name) AND step BETWEEN ? AND ? ORDER BY start_ns",
                 (name, first, last),
-            ).fetchone()
-            if start_ns is not None:
+            ).fetchall()
+            if found:
                 break
         else:
             return False
         execute("CREATE TEMP TABLE used (id INTEGER PRIMARY KEY)")
-        execute(
-            "INSERT INTO used SELECT id FROM spans WHERE start_ns <= ? AND end_ns >= ?",
-            (end_ns, start_ns),
-        )
+        for start_ns, end_ns in _passes(found):
+            execute(
+                "INSERT OR IGNORE INTO used"
+                " SELECT id FROM spans WHERE start_ns <= ? AND end_ns >= ?",
+                (end_ns, start_ns),
+            )
         for _ in range(_HOPS):
             execute(
                 "INSERT OR IGNORE INTO used"
@@ -227,3 +229,20 @@ class SpanTable:
             "SELECT COUNT(*) FROM links WHERE producer NOT IN (SELECT id FROM spans)"
         ).fetchone()
         return int(count)
+
+
+def _passes(steps: Iterable[tuple[int, int, int]]) -> Sequence[tuple[int, int]]:
+    """Return begin and end of each pass over some steps, which are (step, begin, end) by begin.
+
+    What is between two passes is of other steps.
+    """
+    passes: list[tuple[int, int]] = []
+    highest = 0
+    for step, start_ns, end_ns in steps:
+        if passes and (step > highest or start_ns <= passes[-1][1]):
+            passes[-1] = passes[-1][0], max(passes[-1][1], end_ns)
+            highest = max(highest, step)
+        else:
+            passes.append((start_ns, end_ns))
+            highest = step
+    return passes

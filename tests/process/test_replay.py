@@ -6,16 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from otel_rl.bridge.delivery.tracker import RunInfo
-from otel_rl.records import ExperimentKey, Row
+from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-from tests.faults.link import Link
 from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, otel_rl_here
 from tests.support import waiting
 from tests.trackers.places import read_tensorboard, read_trackio, trackio_query
@@ -36,12 +34,6 @@ for step in range(int(sys.argv[1])):
 """
 
 
-SOME_ROWS_BYTES = 250_000
-"""More than a batch of rows in requests, and less than a run of 3,000 steps."""
-
-ARCHIVED = {"OTEL_RL_BRIDGE__ARCHIVE__ENABLED": "true"}
-
-
 def info(directory: Path, experiment: str, trial: str = "default") -> RunInfo:
     return RunInfo(ExperimentKey(experiment, trial), run_id(experiment, trial), directory)
 
@@ -53,7 +45,7 @@ def offline_run(directory: Path, experiment: str, steps: int) -> None:
         *("run", "--tracker", "jsonl", "--experiment", experiment),
         *("--", sys.executable, "train.py", str(steps)),
         cwd=directory,
-        env=clean_environment(directory, **ARCHIVED),
+        env=clean_environment(directory),
     )
     assert done.status == 0, done.err
 
@@ -64,7 +56,7 @@ def test_a_run_is_written_to_another_tracker_once_however_often_it_is_replayed(
 ) -> None:
     offline_run(tmp_path, "grpo", 30)
     environment = clean_environment(tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
-    words = ["replay", "grpo", "--tracker", "trackio", "--tracker", "tensorboard", "--again"]
+    words = ["replay", "grpo", "--tracker", "trackio", "--tracker", "tensorboard"]
     for _ in range(2):
         done = otel_rl(*words, cwd=tmp_path, env=environment)
         assert done.status == 0, done.err
@@ -88,7 +80,7 @@ def test_a_run_gets_another_name_in_the_tracker(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_directory_of_runs_goes_in_one_command_and_again_in_no_time(tmp_path: Path) -> None:
+def test_a_directory_of_runs_goes_in_one_command(tmp_path: Path) -> None:
     offline_run(tmp_path, "one", 4)
     offline_run(tmp_path, "two", 6)
     shutil.move(tmp_path / ".otel_rl", tmp_path / "copied")
@@ -97,9 +89,6 @@ def test_a_directory_of_runs_goes_in_one_command_and_again_in_no_time(tmp_path: 
     assert done.status == 0, done.err
     for name, n in (("one", 4), ("two", 6)):
         assert len(read_tensorboard(info(tmp_path, name))) >= n
-    again = otel_rl(*words, cwd=tmp_path, env=clean_environment(tmp_path))
-    assert "2 were written by an earlier replay" in again.err
-    assert "rows in tensorboard" not in again.err
 
 
 def test_a_replay_that_is_killed_goes_on_and_writes_no_row_twice(tmp_path: Path) -> None:
@@ -121,92 +110,19 @@ def test_a_replay_that_is_killed_goes_on_and_writes_no_row_twice(tmp_path: Path)
     assert [row.number for row in found] == [row.number for row in jsonl_rows(tmp_path, "grpo")]
 
 
-OF_THE_BRIDGE = ("service/", "goodput/", "diagnosis/", "otel_rl/bridge/")
-
-
-def measured(rows: Sequence[Row]) -> list[tuple[int, int, int, str, str]]:
-    """Every value that a worker has sent: attempt, step, time, key, value."""
-    return sorted(
-        (row.attempt, row.step, row.time_ns, key, repr(value))
-        for row in rows
-        for key, value in row.values.items()
-        if not key.startswith(OF_THE_BRIDGE)
-    )
-
-
 @pytest.mark.slow
-def test_a_replay_of_the_archive_is_as_that_of_the_journal_also_after_a_kill(
-    tmp_path: Path,
-) -> None:
-    offline_run(tmp_path, "grpo", 3_000)
-    archive = tmp_path / "copied"
-    (file,) = {path.parent for path in tmp_path.rglob("*.parquet")}
-    shutil.copytree(file, archive)
-    with TrackioServer(tmp_path / "server") as server:
-        environment = clean_environment(tmp_path, **server.environment)
-        query = trackio_query(server)
-        done = otel_rl("replay", "grpo", "--tracker", "trackio", cwd=tmp_path, env=environment)
-        assert done.status == 0, done.err
-        journaled = read_trackio(query, info(tmp_path, "grpo"))
-        words = ["replay", "copied", "--tracker", "trackio", "--name", "archived"]
-        before = _count(server)
-        with Link(server.port, freezes_after=SOME_ROWS_BYTES) as link:
-            killed = subprocess.Popen(
-                [*OTEL_RL, *words],
-                cwd=tmp_path,
-                env=environment | {"TRACKIO_SERVER_URL": link.url},
-                start_new_session=True,
-            )
-            wait_until(lambda: _count(server) > before, "the first rows are there")
-            os.killpg(killed.pid, signal.SIGKILL)
-            killed.wait()
-        part = len(read_trackio(query, info(tmp_path, "archived")))
-        while (done := otel_rl(*words, cwd=tmp_path, env=environment)).status:
-            assert "Another writer" in done.err, done.err  # of the killed one, for a moment
-            time.sleep(1)
-        assert "an archive holds no config" in done.err
-        archived = read_trackio(query, info(tmp_path, "archived"))
-    assert 0 < part < len(archived)
-    assert [row.number for row in archived] == [*range(len(archived))]
-    assert len(measured(archived)) >= 3_000
-    assert measured(archived) == measured(journaled)
-
-
-@pytest.mark.slow
-def test_a_run_whose_journal_has_no_rows_left_is_replayed_from_its_archive(
-    tmp_path: Path,
-) -> None:
+def test_a_run_of_which_the_journal_lacks_the_first_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     environment = clean_environment(
-        tmp_path, OTEL_RL_BRIDGE__TRACKER__KEEP_CONFIRMED="0", **ARCHIVED
+        tmp_path, OTEL_RL_BRIDGE__TRACKER__KEEP_CONFIRMED="0", OTEL_RL_BRIDGE__STOP_TIMEOUT="20"
     )
     words = ["--tracker", "jsonl", "--experiment", "grpo", "--", sys.executable, "train.py", "9"]
     done = otel_rl("run", *words, cwd=tmp_path, env=environment)
     assert done.status == 0, done.err
     done = otel_rl("replay", "grpo", "--tracker", "tensorboard", cwd=tmp_path, env=environment)
-    assert done.status == 0, done.err
-    values = [row.values for row in read_tensorboard(info(tmp_path, "grpo"))]
-    assert len([one for one in values if "trainer/loss" in one]) == 9
-
-
-@pytest.mark.slow
-def test_an_archive_that_has_grown_is_another_source_for_the_same_name(tmp_path: Path) -> None:
-    offline_run(tmp_path, "grpo", 5)
-    (file,) = tmp_path.rglob("*.parquet")
-    archive = tmp_path / "copied"
-    archive.mkdir()
-    shutil.copy(file, archive / "a.parquet")
-    words = ["replay", "copied", "--tracker", "tensorboard"]
-    environment = clean_environment(tmp_path)
-    done = otel_rl(*words, cwd=tmp_path, env=environment)
-    assert done.status == 0, done.err
-    before = read_tensorboard(info(tmp_path, "grpo"))
-    shutil.copy(file, archive / "b.parquet")
-    environment["OTEL_RL_BRIDGE__STOP_TIMEOUT"] = "120"  # a refusal is not waited for
-    done = otel_rl(*words, cwd=tmp_path, env=environment)
     assert done.status == 1
-    assert "another journal" in done.err
-    assert read_tensorboard(info(tmp_path, "grpo")) == before
+    assert "not kept any more" in done.err
+    assert read_tensorboard(info(tmp_path, "grpo")) == []
 
 
 @pytest.mark.slow
@@ -218,17 +134,6 @@ def test_runs_below_a_directory_may_be_chosen_by_name(tmp_path: Path) -> None:
     assert done.status == 0, done.err
     assert "run two" in done.err
     assert "run one" not in done.err
-
-
-def test_a_file_of_an_archive_that_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "copied").mkdir()
-    (tmp_path / "copied" / "a.parquet").write_bytes(b"PAR1 and no more")
-    done = otel_rl_here(
-        "replay", "copied", "--tracker", "jsonl", cwd=tmp_path, env=clean_environment(tmp_path)
-    )
-    assert done.status == 2
-    assert "cannot be read" in done.err
-    assert len(done.err.splitlines()) == 2
 
 
 def _count(server: TrackioServer) -> int:
@@ -244,7 +149,7 @@ def _count(server: TrackioServer) -> int:
         (["grpo"], "--tracker: name the tracker"),
         (["--tracker", "jsonl"], "Name the run"),
         (["gone", "--tracker", "jsonl"], "There is no directory '.otel_rl'"),
-        ([".", "--tracker", "jsonl"], "There is no run in the journals and archives below"),
+        ([".", "--tracker", "jsonl"], "There is no run in the journals below"),
         (["gone", "--tracker", "wanbd"], "unknown name"),
         (["gone", "--tracker", "jsonl", "--at-once", "0"], "at least one run"),
     ],

@@ -1,13 +1,11 @@
 """A row whose keys are known is selected as if each of its values were looked at."""
 
-from collections.abc import Collection
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl.bridge.counters import ValueFold
-from otel_rl.bridge.delivery.selection import KeySelection, Kind, ProjectKeys, ValueBudget
+from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.key_names import KeyNames
 from otel_rl.records import GPUS, HOSTS, KeySpec, Row, Table
 from otel_rl.semconv.spec import Tier
@@ -59,8 +57,6 @@ def rows(draw: st.DrawFn) -> list[Row]:
     st.sampled_from(Tier),
     st.sampled_from(KeyNames),
     st.booleans(),
-    st.sampled_from([None, 0, 1, 3, 100]),
-    st.sampled_from([0, 2, 100]),
 )
 @settings(max_examples=examples(300), deadline=None)
 def test_rows_of_known_keys_are_selected_value_by_value(
@@ -69,8 +65,6 @@ def test_rows_of_known_keys_are_selected_value_by_value(
     detail: Tier,
     names: KeyNames,
     per_worker: bool,
-    per_minute: int | None,
-    room: int,
 ) -> None:
     by_shape, by_value = (
         kind(
@@ -78,8 +72,6 @@ def test_rows_of_known_keys_are_selected_value_by_value(
             names,
             per_worker=per_worker,
             keys=lambda: catalogue,
-            budget=None if per_minute is None else ValueBudget(per_minute),
-            project=ProjectKeys(room),
         )
         for kind in (KeySelection, _ByValue)
     )
@@ -87,7 +79,6 @@ def test_rows_of_known_keys_are_selected_value_by_value(
         (found,), (expected,) = by_shape.rows([row]), by_value.rows([row])
         assert found == expected
         assert [*found.values] == [*expected.values]
-    assert by_shape.folded == by_value.folded
 
 
 class _ByValue(KeySelection):
@@ -96,9 +87,8 @@ class _ByValue(KeySelection):
     def _row(self, row: Row) -> Row:
         values: dict[str, float] = {}
         devices: dict[str, float] = {}
-        left_out = self._left_out(row) if self._budget is not None else ()
         for key, value in row.values.items():
-            for name, divisor in () if key in left_out else self._sent[key]:
+            for name, divisor in self._sent[key]:
                 values[name] = value if divisor == 1 else value / divisor
             if key not in values and key.startswith(DEVICES):
                 devices[key] = value
@@ -109,19 +99,3 @@ class _ByValue(KeySelection):
             labels=self._of(row.labels),
             devices=devices,
         )
-
-    def _left_out(self, row: Row) -> Collection[str]:
-        assert self._budget is not None
-        kinds = {key: self._kinds.get(key, Kind.BASIC) for key in row.values if self._sent[key]}
-        wanted = [0] * len(Kind)
-        for key, kind in kinds.items():
-            if key in self._crowded:
-                self.folded[ValueFold.TOO_MANY_KEYS] += 1
-            else:
-                wanted[kind] += len(self._sent[key])
-        last = self._budget.last_kind(row.time_ns, wanted)
-        left_out = {key for key, kind in kinds.items() if kind > last} - self._crowded
-        for key in left_out:
-            of = ValueFold.WORKER if kinds[key] is Kind.WORKER else ValueFold.FURTHER
-            self.folded[of] += 1
-        return left_out | self._crowded

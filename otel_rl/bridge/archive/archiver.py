@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
@@ -177,18 +176,11 @@ class Archiver:
             return
         is_much = 2 * size > self._max_waiting_bytes
         oldest_ns = self._clock_ns() - self._every_ns
-        waiting = self._store.waiting()
-        due = [run for run in waiting if is_much or run.oldest_ns <= oldest_ns]
-        large = [run for run in waiting if run not in due and run.size >= FILE_BYTES]
-        if due or large:
+        due = [run for run in self._store.waiting() if is_much or run.oldest_ns <= oldest_ns]
+        if due:
             settled_ns = self._clock_ns() - min(_SETTLED_NS, self._every_ns // 2)
-            # A child process costs more than a look: none for values that are all too new, nor for
-            # a small part of a large run's.
-            files = [
-                *self._begin(due, settled_ns),
-                *self._begin(large, settled_ns, min_bytes=FILE_BYTES),
-            ]
-            if files:
+            # A child process costs more than a look: none for values that are all too new.
+            if files := self._begin(due, settled_ns):
                 with self._child() as child:
                     self._write(files, child)
             self._pause_s = 0.0
@@ -229,15 +221,11 @@ class Archiver:
         return True
 
     def _begin(
-        self,
-        due: Sequence[UnarchivedRun],
-        made_through_ns: int | None = None,
-        *,
-        min_bytes: int = 0,
+        self, due: Sequence[UnarchivedRun], made_through_ns: int | None = None
     ) -> Sequence[_File]:
         """Decide the next file of each run, for as many runs as one process may write."""
         through = () if made_through_ns is None else (made_through_ns,)
-        begin = partial(self._store.begin_file, min_bytes=min_bytes)
+        begin = self._store.begin_file
         found = ((run.key, begin(run.key, FILE_BYTES, *through)) for run in due[:_FILES_AT_ONCE])
         return [_File(key, number) for key, number in found if number is not None]
 

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from otel_rl.bridge.journal.state import decode
+from otel_rl.bridge.private_files import sync
 from otel_rl.bridge.rows.archived_points import ArchivedDetail, ArchivedPart, ArchivedSeries
 
 __all__ = ["SCHEMA", "FileHead", "main", "tables_of", "write_file"]
@@ -249,11 +250,7 @@ def write_file(path: Path, tables: Iterable[pa.Table]) -> int:
             new.unlink()
         raise
     for directory in (path.parent, path.parent.parent):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(directory)
     return rows
 
 

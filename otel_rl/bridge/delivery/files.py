@@ -10,7 +10,7 @@ from typing import Final
 from otel_rl.bridge.private_files import open_private
 from otel_rl.errors import TrackerError, TrackerRejected, TrackerUnavailable
 
-__all__ = ["AppendedFile", "check_journal", "not_opened", "sync_directory", "unavailable"]
+__all__ = ["AppendedFile", "check_journal", "not_opened", "unavailable"]
 
 _CHUNK: Final = 1 << 20  # bytes
 
@@ -103,15 +103,6 @@ class AppendedFile:
 
     def close(self) -> None:
         self._file.close()
-
-
-def sync_directory(directory: Path) -> None:
-    """Sync the names of new files."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def check_journal(mark: Path, journal: str, *, rows: int, place: Path, kind: str) -> None:

@@ -35,7 +35,6 @@ from otel_rl.bridge.delivery.files import (
     AppendedFile,
     check_journal,
     not_opened,
-    sync_directory,
     unavailable,
 )
 from otel_rl.bridge.delivery.texts import ConsoleLines
@@ -47,7 +46,7 @@ from otel_rl.bridge.delivery.tracker import (
     check_writable,
 )
 from otel_rl.bridge.journal.state import fast_json
-from otel_rl.bridge.private_files import open_private
+from otel_rl.bridge.private_files import open_private, sync
 from otel_rl.errors import ConfigError, TrackerUnavailable
 from otel_rl.records import CONSOLE, Description, Row, Value
 
@@ -85,7 +84,7 @@ class JsonLinesTracker:
             self._next_row = there.sound_rows
             if there.sound_end < there.end:
                 _log.warning("%s: has no row %d, but later ones.", self._path, self._next_row)
-            sync_directory(run.directory)
+            sync(run.directory)
         except OSError as exc:
             raise not_opened(self._path, exc, self._path.parent) from exc
         self.describe(run.description)

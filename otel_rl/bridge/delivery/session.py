@@ -22,13 +22,13 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
 
 from otel_rl.bridge.counters import Counter
-from otel_rl.bridge.delivery.selection import KeySelection, ProjectKeys, ValueBudget
+from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.delivery.tracker import RunInfo, Tracker
 from otel_rl.bridge.delivery.wandb.account import OWN_RUN
 from otel_rl.bridge.key_names import KeyNames
@@ -159,7 +159,6 @@ class DeliverySettings:
         detail: Tiers of the values that are sent.
         names: Names of metrics that a framework logged.
         per_worker: Whether every series of a single worker is sent.
-        max_values_per_minute: Of a run; beyond it values are folded. 0 for no bound.
     """
 
     tracker: str
@@ -178,7 +177,6 @@ class DeliverySettings:
     detail: Tier = Tier.EVERYTHING
     names: KeyNames = KeyNames.OTEL_RL
     per_worker: bool = False
-    max_values_per_minute: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +185,6 @@ class Route:
 
     Attributes:
         record: Record of what the tracker has.
-        project: Keys of all runs.
     """
 
     source: RowSource
@@ -195,7 +192,6 @@ class Route:
     settings: DeliverySettings
     count: Count
     monotonic: Callable[[], float] = time.monotonic
-    project: ProjectKeys = field(default_factory=ProjectKeys)
 
 
 class TrackerSession:
@@ -236,8 +232,6 @@ class TrackerSession:
             settings.names,
             per_worker=settings.per_worker,
             keys=lambda: route.source.keys(info.key),
-            budget=ValueBudget(most) if (most := settings.max_values_per_minute) else None,
-            project=route.project,
         )
 
     @property
@@ -352,9 +346,6 @@ class TrackerSession:
                 f"The rows of {self._info.key} after {self.next_row} have a gap."
             )
         self._writer.write(self._selection.rows(rows))
-        for reason, n in self._selection.folded.items():
-            self._count(Counter.VALUES_FOLDED, n, reason=reason, run=self._info.key)
-        self._selection.folded.clear()
         self._count(Counter.ROWS_WRITTEN, len(rows))
         self.next_row = end
 

@@ -27,7 +27,6 @@ from otel_rl.bridge.delivery.files import (
     AppendedFile,
     check_journal,
     not_opened,
-    sync_directory,
     unavailable,
 )
 from otel_rl.bridge.delivery.texts import metadata_of, storable_text
@@ -39,7 +38,7 @@ from otel_rl.bridge.delivery.tracker import (
     check_settings,
     check_writable,
 )
-from otel_rl.bridge.private_files import make_private_directory
+from otel_rl.bridge.private_files import make_private_directory, sync
 from otel_rl.errors import ConfigError, MissingExtra, TrackerUnavailable
 from otel_rl.records import CONSOLE, Description, Row, Table, Value
 from otel_rl.redaction import printable
@@ -94,7 +93,7 @@ class TensorBoardTracker:
                 kind="directory",
             )
             self._file.cut_off()
-            sync_directory(self._directory)
+            sync(self._directory)
         except OSError as exc:
             raise not_opened(self._directory, exc, self._directory) from exc
         self.describe(run.description)

@@ -31,12 +31,10 @@ class UnarchivedRun:
     """A run with values that wait.
 
     Attributes:
-        size: Bytes of the parts.
         oldest_ns: When the first part was added.
     """
 
     key: ExperimentKey
-    size: int
     oldest_ns: int
 
 
@@ -70,13 +68,13 @@ class ArchiveStore:
         """Return the runs of this bridge with values that wait, oldest first."""
         with self._journal.read() as connection:
             found = connection.execute(
-                "SELECT experiment, trial, archive_bytes, (SELECT made_ns FROM archive AS a"
+                "SELECT experiment, trial, (SELECT made_ns FROM archive AS a"
                 " WHERE a.run_id = runs.run_id ORDER BY a.number LIMIT 1)"
                 " FROM runs WHERE archive_bytes > 0"
             ).fetchall()
         runs = [
-            UnarchivedRun(ExperimentKey(experiment, trial), int(size), int(oldest_ns))
-            for experiment, trial, size, oldest_ns in found
+            UnarchivedRun(ExperimentKey(experiment, trial), int(oldest_ns))
+            for experiment, trial, oldest_ns in found
             if oldest_ns is not None
         ]
         ours = [run for run in runs if self._owners.epoch(run.key) is not None]
@@ -92,19 +90,13 @@ class ArchiveStore:
         return read_description(key, *found).attempts if found else ()
 
     def begin_file(
-        self,
-        key: ExperimentKey,
-        max_bytes: int,
-        made_through_ns: int = _LATEST_NS,
-        *,
-        min_bytes: int = 0,
+        self, key: ExperimentKey, max_bytes: int, made_through_ns: int = _LATEST_NS
     ) -> int | None:
         """Decide the next file of a run, or return the decided one.
 
         Args:
             max_bytes: Bytes of parts at which the file ends.
             made_through_ns: Parts that were added later wait.
-            min_bytes: All parts wait if those of the file have fewer bytes.
 
         Returns:
             Its number, unique in the journal; None for no file.
@@ -132,7 +124,7 @@ class ArchiveStore:
                 if size >= max_bytes:
                     break
             cursor.close()
-            if last is None or size < min_bytes:
+            if last is None:
                 return None
             connection.execute(
                 "UPDATE archive SET file = ? WHERE run_id = ? AND number <= ?", (last, run, last)

@@ -6,10 +6,8 @@ than their share. What stays is a tombstone: its names, its number of rows and a
 
 A run has ended when nothing of it waits, no step is open, and its trackers have every row.
 
-A run goes in one moment, for whoever reads the journal: its entry in ``runs`` and what is small of
-it. Its rows, logs and values for the archive may be tens of MiB, and follow in pieces, so that no
-request waits for long; the tombstone says that there is such a rest. After a crash the next turn
-goes on with it, and a run that begins again before takes the rest away first.
+A run goes in one transaction. Requests wait for that meanwhile: a tenth of a second for 10 MiB,
+which is more than most runs have left, since rows that trackers have confirmed went before.
 
 The tombstone is what lets a late sender go on: rows are numbered from where they were, so the
 tracker's run takes them, and points up to the time are dropped and counted, since it is not known
@@ -38,14 +36,6 @@ _NS_PER_S: Final = 1_000_000_000
 _MIN_AGE_NS: Final = 3_600 * _NS_PER_S
 
 _TOMBSTONES: Final = 100_000
-
-_LARGE: Final = ("rows", "log", "archive")
-"""Tables with what may be large of a run, each record with a number."""
-
-# What is removed at once: some 20 ms, for which every request waits. A record takes as long as some
-# bytes, however short it is.
-_PIECE_BYTES: Final = 2 << 20
-_LEAST_BYTES: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -139,7 +129,6 @@ class Retention:
                 removed.unarchived += unarchived
                 is_old = self._is_old(one, now_ns)
                 (removed.too_old if is_old else removed.over_share).append(one.key)
-        _remove_rests(self._journal)
         if removed.keys:
             self._journal.write(_remove_old_tombstones)
         return removed
@@ -190,18 +179,11 @@ def delete_run(journal: Journal, key: ExperimentKey, now_ns: int) -> None:
     """
     run = run_id(key.experiment, key.trial)
     journal.write(lambda connection: _bury(connection, run, lost_ns=now_ns, now_ns=now_ns))
-    _remove_rests(journal)
 
 
 def begin_run(connection: Connection, key: ExperimentKey, now_ns: int, *, epoch: int = 0) -> None:
     """Put a run into the journal, unless it is there. A removed one keeps its row numbers."""
     run = run_id(key.experiment, key.trial)
-    rest = connection.execute(
-        "UPDATE deleted SET has_rest = 0 WHERE run_id = ? AND has_rest = 1 RETURNING run_id", (run,)
-    ).fetchone()
-    if rest is not None:
-        for table in _LARGE:
-            connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run,))  # noqa: S608  # ours
     connection.execute(
         "INSERT INTO runs"
         " (run_id, experiment, trial, changed_ns, epoch, next_row, pruned_row, lost_ns)"
@@ -213,67 +195,24 @@ def begin_run(connection: Connection, key: ExperimentKey, now_ns: int, *, epoch:
 
 
 def _bury(connection: Connection, run: str, *, lost_ns: int, now_ns: int) -> None:
-    """Replace a run and its small tables by a tombstone."""
+    """Replace a run and all that belongs to it by a tombstone."""
     connection.execute(
         "INSERT INTO deleted"
-        " (run_id, experiment, trial, next_row, lost_ns, deleted_ns, has_rest)"
-        " SELECT run_id, experiment, trial, next_row, CAST(? AS BIGINT), CAST(? AS BIGINT), 1"
+        " (run_id, experiment, trial, next_row, lost_ns, deleted_ns)"
+        " SELECT run_id, experiment, trial, next_row, CAST(? AS BIGINT), CAST(? AS BIGINT)"
         " FROM runs WHERE run_id = ?"
         " ON CONFLICT (run_id) DO UPDATE SET next_row = excluded.next_row,"
-        " lost_ns = excluded.lost_ns, deleted_ns = excluded.deleted_ns, has_rest = 1",
+        " lost_ns = excluded.lost_ns, deleted_ns = excluded.deleted_ns",
         (lost_ns, now_ns, run),
     )
-    connection.execute("DELETE FROM runs WHERE run_id = ?", (run,))
-
-
-def _remove_rests(journal: Journal) -> None:
-    """Remove the large tables of removed runs, in pieces.
-
-    Raises:
-        JournalError: The journal is unreachable. The next call goes on.
-    """
-    with journal.read() as connection:
-        found = connection.execute("SELECT run_id FROM deleted WHERE has_rest = 1").fetchall()
-    for (run,) in found:
-        while journal.write(partial(_remove_piece, run=run)):
-            pass
-
-
-def _remove_piece(connection: Connection, *, run: str) -> bool:
-    """Remove a piece of a removed run. Returns whether there may be more."""
-    locked = connection.execute(
-        "UPDATE deleted SET has_rest = 1 WHERE run_id = ? AND has_rest = 1 RETURNING run_id", (run,)
-    ).fetchone()
-    if locked is None:  # it has begun again, and what is there belongs to it
-        return False
-    left = _PIECE_BYTES
-    for table in _LARGE:
-        count = 0
-        cursor = connection.execute(
-            f"SELECT bytes FROM {table} WHERE run_id = ? LIMIT ?",  # noqa: S608  # ours
-            (run, 1 + left // _LEAST_BYTES),
-        )
-        for (size,) in cursor:
-            count += 1
-            left -= max(size, _LEAST_BYTES)
-            if left <= 0:
-                break
-        cursor.close()
-        # One statement, because what a run takes is counted once for each.
-        connection.execute(
-            f"DELETE FROM {table} WHERE run_id = ? AND number IN"  # noqa: S608  # ours
-            f" (SELECT number FROM {table} WHERE run_id = ? LIMIT ?)",
-            (run, run, count),
-        )
-        if left <= 0:
-            return True
-    connection.execute("UPDATE deleted SET has_rest = 0 WHERE run_id = ?", (run,))
-    return False
+    # The run first, so that nothing is counted for it any more.
+    for table in ("runs", "rows", "log", "archive"):
+        connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run,))  # noqa: S608  # ours
 
 
 def _remove_old_tombstones(connection: Connection) -> None:
     connection.execute(
-        "DELETE FROM deleted WHERE has_rest = 0 AND deleted_ns <="
+        "DELETE FROM deleted WHERE deleted_ns <="
         " (SELECT deleted_ns FROM deleted ORDER BY deleted_ns DESC LIMIT 1 OFFSET ?)",
         (_TOMBSTONES,),
     )

@@ -26,8 +26,8 @@ FORMAT = 1
 # What a run takes is counted by triggers. A record is counted as long as it was when it came, even
 # if the disk has damaged it since: so its length is stored, before the body that need not be read.
 #
-# What is small goes with its run. What may be large (`log`, `archive`, `rows`) goes after it, in
-# pieces; until then its tombstone in `deleted` says that there is a rest. See `Retention`.
+# `log`, `archive` and `rows` name no run as theirs, so that who adds to them need not look it up;
+# they go in the transaction that removes the run, see `Retention`.
 _TABLES = """
 CREATE TABLE meta (
   format   BIGINT NOT NULL,
@@ -63,11 +63,9 @@ CREATE TABLE deleted (
   trial      TEXT NOT NULL,
   next_row   BIGINT NOT NULL,
   lost_ns    BIGINT NOT NULL,
-  deleted_ns BIGINT NOT NULL,
-  has_rest   BIGINT NOT NULL
+  deleted_ns BIGINT NOT NULL
 ){keyed};
 CREATE INDEX deleted_by_age ON deleted (deleted_ns);
-CREATE INDEX deleted_with_rest ON deleted (run_id) WHERE has_rest = 1;
 CREATE TABLE waiting (
   run_id {of_run},
   shard  BIGINT NOT NULL,

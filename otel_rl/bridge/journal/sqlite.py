@@ -27,7 +27,7 @@ from typing import Any, Final, TextIO, TypeVar
 
 from otel_rl.bridge.journal.interface import Connection, Presence
 from otel_rl.bridge.journal.schema import Dialect, identity_of
-from otel_rl.bridge.private_files import make_private_directory, open_private
+from otel_rl.bridge.private_files import make_private_directory, open_private, sync
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,
@@ -431,11 +431,7 @@ def make_directory(directory: Path) -> None:
                 path / ".gitignore", "w", encoding="utf-8", opener=open_private
             ) as ignored:
                 ignored.write("*\n")
-        parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
+        sync(path.parent)
 
 
 class OpenFiles:

@@ -1,7 +1,6 @@
 """``otel-rl replay``: writes stored runs to a tracker, as often as one likes."""
 
 import argparse
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -9,42 +8,27 @@ from typing import Final
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.tracker import backend
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
-from otel_rl.bridge.replay.replay import Replayed
 from otel_rl.cli.find_run import FoundRun, Runs, directory_named, matching
 from otel_rl.cli.inbox_bridge import join_inboxes
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.replays import (
-    ReplayJob,
-    ReplayJobs,
-    ReplaySource,
-    archive_places,
-    has_first_row,
-    of_archive,
-    of_journal,
-)
+from otel_rl.cli.replays import ReplayJob, ReplayJobs
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.errors import ConfigError
 from otel_rl.inbox import bytes_in, inboxes_below
 from otel_rl.records import ExperimentKey
 
 __all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
 DESCRIPTION: Final = (
-    "Write runs from their journals or archives to a tracker. When called "
+    "Write runs from their journals to a tracker. When called "
     "again, it continues after the last row that the tracker has, so no row is written twice."
 )
-
-_NOT_ARCHIVED: Final = (
-    "config, tags, notes, status, text samples, console, traces, findings and requested reductions"
-)
-"""What a run's journal has and its archive has not."""
 
 EPILOG: Final = """\
 examples:
   otel-rl replay grpo-7b --tracker trackio        a run that went elsewhere, live or ended
   otel-rl replay grpo-7b/lr-3e-6 --tracker wandb --name grpo-7b/again
   otel-rl replay /shared/runs --tracker wandb     every run below, from nodes without internet
-  otel-rl replay .otel_rl/archive grpo-7b --tracker mlflow    from Parquet files
   otel-rl replay node-0 node-1 --tracker wandb    one run of what two hosts have left in inboxes
 """
 
@@ -54,8 +38,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "run",
         nargs="*",
         metavar="RUN|DIR",
-        help="EXPERIMENT[/TRIAL] or id of a run; and directories, for the runs in the journals and "
-        "archives below them, every one unless runs are named, too. What the hosts of a job have "
+        help="EXPERIMENT[/TRIAL] or id of a run; and directories, for the runs in the journals "
+        "below them, every one unless runs are named, too. What the hosts of a job have "
         "left in inboxes there becomes one run",
     )
     parser.add_argument(
@@ -67,11 +51,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=4,
         metavar="N",
         help="runs written at the same time (%(default)s); lower it if the tracker limits rates",
-    )
-    parser.add_argument(
-        "--again",
-        action="store_true",
-        help="also check runs that an earlier replay has finished",
     )
     add_bridge_options(parser)
 
@@ -105,14 +84,8 @@ def command(arguments: argparse.Namespace) -> int:
             for tracker in settings.tracker.trackers
         ],
         arguments.at_once,
-        Replayed(settings.tracker.options, enabled=not arguments.again),
     )
-    if any(run.is_archive for run in runs):
-        say(f"an archive holds no {_NOT_ARCHIVED}")
     jobs.run()
-    if jobs.known:
-        were = "was" if jobs.known == 1 else "were"
-        say(f"{jobs.known} {were} written by an earlier replay; --again asks the tracker")
     if jobs.failed:
         say(
             f"{jobs.failed} {'lacks' if jobs.failed == 1 else 'lack'} rows; call it again to "
@@ -139,13 +112,13 @@ def _check(settings: BridgeSettings) -> None:
 
 def _wanted(
     settings: BridgeSettings, names: Sequence[str], directories: Sequence[Path]
-) -> Sequence[ReplaySource]:
+) -> Sequence[FoundRun]:
     """Return the runs to write: those of some names, or all.
 
     Args:
         settings: With the place of the journals where no directory is named.
         names: Of runs.
-        directories: Above journals and archives.
+        directories: Above journals.
 
     Raises:
         ConfigError: There are none, or it is unclear which.
@@ -157,49 +130,18 @@ def _wanted(
         else:
             found = runs.look()
         runs.status()
-        sources = _found(settings, found, directories or archive_places(settings))
-        keys = [one.key for one in sources]
+        keys = [one.key for one in found]
         wanted = {key for name in names or (None,) for key in matching(name, keys)}
-        chosen = [one for one in sources if one.key in wanted]
+        chosen = [one for one in found if one.key in wanted]
         if chosen:
             return chosen
         if not directories:
             raise runs.not_found(names[0], keys)
     raise ConfigError(
-        f"There is no run {f'{names[0]!r} ' if names else ''}in the journals and archives below "
+        f"There is no run {f'{names[0]!r} ' if names else ''}in the journals below "
         f"{', '.join(map(repr, map(str, directories)))}.",
-        hint="Name a directory that `otel-rl run` or `otel-rl bridge` had as --data, or one of an "
-        "archive.",
+        hint="Name a directory that `otel-rl run` or `otel-rl bridge` had as --data.",
     )
-
-
-def _found(
-    settings: BridgeSettings,
-    runs: Sequence[FoundRun],
-    archives: Sequence[Path],
-) -> Sequence[ReplaySource]:
-    """Return every run once: from its journal, or its archive if that is all there is of it."""
-    sources = [of_journal(run, settings) for run in runs]
-    archived = _archived(settings, archives)
-    names = {one.key for one in archived}
-    alone = [one for one in sources if one.key not in names or has_first_row(one)]
-    known = {one.key for one in alone}
-    return [*alone, *(one for one in archived if one.key not in known)]
-
-
-def _archived(settings: BridgeSettings, places: Sequence[Path]) -> Sequence[ReplaySource]:
-    if not any(next(place.rglob("*.parquet"), None) for place in places):
-        return ()
-    if importlib.util.find_spec("pyarrow") is None:
-        say(str(MissingExtra("The archive", "pyarrow", "archive")))
-        return ()
-    from otel_rl.bridge.replay.archived_run import archives_below
-
-    return [
-        of_archive(files, settings)
-        for place in places
-        for files in archives_below(place, lambda exc: say(str(exc)))
-    ]
 
 
 def _renamed(key: ExperimentKey, name: str) -> ExperimentKey:

@@ -17,14 +17,6 @@ def settings(directory: Path, **more: object) -> BridgeSettings:
     return load_settings(None, {"data": directory, "tracker": {"name": "jsonl"}, **more})
 
 
-@pytest.mark.parametrize(("tracker", "most"), [("wandb", 7), ("jsonl", 0)])
-def test_only_a_tracker_with_rate_limits_has_a_budget_of_values(
-    tmp_path: Path, tracker: str, most: int
-) -> None:
-    given = settings(tmp_path, tracker={"name": tracker, "max_values_per_minute": 7})
-    assert stages.delivery_settings(given, tracker).max_values_per_minute == most
-
-
 def test_bridges_that_share_a_journal_share_the_trackers_locks(tmp_path: Path) -> None:
     shared = {"url": "postgresql://localhost/x"}
     alone, several = settings(tmp_path), settings(tmp_path, journal=shared)

@@ -151,6 +151,15 @@ def test_some_steps_come_with_the_samples_and_weights_that_they_used() -> None:
     assert not {"generate#3.0", "train#6", "train#3"} & names
 
 
+def test_a_step_that_was_made_twice_comes_without_what_was_between() -> None:
+    passes = [(1, 0), (2, 100), (3, 200), (2, 300), (3, 400)]
+    spans = [span(f"train#{at}", at + 10, at + 90, step=step) for step, at in passes]
+    events, _ = written([*spans, span("between", 92, 98)], steps=(1, 2))
+    assert [event["ts"] * 1000 for event in of_kind(events, "X")] == [0, 82, 100, 300]
+    events, _ = written([*spans, span("between", 150, 250)], steps=(2, 2))
+    assert [event["ts"] * 1000 for event in of_kind(events, "X")] == [0, 40, 200]
+
+
 def test_clocks_that_differ_are_set() -> None:
     with SpanTable() as table:
         table.add([span("a", 100, 110, host="one"), span("b", 200, 210, worker="g-0", host="two")])

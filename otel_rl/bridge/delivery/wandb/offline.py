@@ -10,8 +10,7 @@ those with no more rows of the same journal. An incomplete copy is removed if it
 opened, holds no row, or an older one holds as much.
 
 The file is a LevelDB log: blocks of 32 KiB, a record split over blocks where needed, each part
-behind a header of checksum, length and kind. Reading stops at the end or at a damaged record, and
-can resume there when the file has grown.
+behind a header of checksum, length and kind. Reading stops at the end or at a damaged record.
 """
 
 import contextlib
@@ -27,19 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from otel_rl.bridge.delivery.wandb.server import JOURNAL_KEY
+from otel_rl.bridge.private_files import sync
 from otel_rl.errors import TrackerUnavailable
 
-__all__ = [
-    "OfflineCopy",
-    "RunFile",
-    "check_room",
-    "check_writable",
-    "removed_unless_opened",
-]
+__all__ = ["OfflineCopy", "RunFile", "check_room", "check_writable", "removed_unless_opened"]
 
 _MIB = 1 << 20
+_FULL_BYTES = 16 << 10  # what is left of a disk that takes no more rows
 _READ_OLDER_S = 60.0  # for all older copies: unread ones stay
-_HEAD_BYTES = 64 << 10  # contains the run record, which names its journal
 
 _FILE_HEADER = b":W&B\xe1\xbe\x00"
 _BLOCK = 32 * 1024
@@ -48,79 +42,47 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 # The checksum covers the kind and the bytes after the header.
 _SEEDS = {kind: zlib.crc32(bytes([kind])) for kind in (_FULL, _FIRST, _MIDDLE, _LAST)}
 
-# First bytes of a record after its number: its kind. Most of a file is of other kinds.
-_SUMMARY, _STATS = b"\x1a", b"\x3a"
-
 _LOOK_AT_CLOCK = 4096  # records
 
 
 class RunFile:
-    """Content of an offline run's directory, as far as it was read. Used by one thread.
+    """Content of an offline run's directory, read once.
 
     Args:
         directory: Of the run. It need not exist.
+        timeout_s: The reading ends after so long.
 
     Attributes:
         rows: Rows 0 to ``rows - 1`` are there, with the files of their tables.
-        journal: Identity of the journal of the rows; "" if it was not read yet.
-        exit_code: Of the run; None while its exit record was not read.
-        size: Bytes of the file that were read and are valid.
+        journal: Identity of the journal of the rows; "" if the file does not name it.
+        exit_code: Of the run; None without an exit record.
+        is_read: Whether all valid records were read.
+
+    Raises:
+        OSError: The disk cannot be read.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, timeout_s: float = float("inf")) -> None:
         self.directory = directory
         self.rows = 0
         self.journal = ""
         self.exit_code: int | None = None
-        self.size = 0
-        self._inode = 0
-
-    @property
-    def path(self) -> Path | None:
-        return next(iter(sorted(self.directory.glob("run-*.wandb"))), None)
-
-    def read(self, *, max_bytes: int | None = None, timeout_s: float = float("inf")) -> bool:
-        """Continue reading.
-
-        Returns:
-            Whether all valid bytes were read.
-
-        Raises:
-            OSError: The disk cannot be read.
-        """
+        self.is_read = True
         deadline = time.monotonic() + timeout_s
-        path = self.path
+        path = _file_in(directory)
         if path is None:
-            self._forget()
-            return True
+            return
         with path.open("rb") as file:
-            about = os.fstat(file.fileno())
-            if about.st_ino != self._inode or about.st_size < self.size:
-                self._forget()  # the file was replaced
-                self._inode = about.st_ino
-            if not self.size:
-                if file.read(len(_FILE_HEADER)) != _FILE_HEADER:
-                    return True
-                self.size = len(_FILE_HEADER)
-            begin = self.size
-            for n, (record, end) in enumerate(_records(file, begin)):
+            if file.read(len(_FILE_HEADER)) != _FILE_HEADER:
+                return
+            for n, record in enumerate(_records(file, len(_FILE_HEADER))):
                 if not self._take(record):
-                    return True
-                self.size = end
-                if max_bytes is not None and end - begin >= max_bytes:
-                    return False
+                    return
                 if n % _LOOK_AT_CLOCK == 0 and time.monotonic() > deadline:
-                    return False
-        return True
-
-    def _forget(self) -> None:
-        self.rows = self.size = self._inode = 0
-        self.journal = ""
-        self.exit_code = None
+                    self.is_read = False
+                    return
 
     def _take(self, record: bytes) -> bool:
-        if _kind(record) in {_SUMMARY, _STATS}:
-            return True
         message = _parsed(record)
         match message.WhichOneof("record_type"):
             case "history":
@@ -155,117 +117,83 @@ class OfflineCopy:
 
     Args:
         journal: Journal of the rows.
-        stall_timeout_s: Longest time without progress of the file while rows are pending; infinite
-            if such a time says nothing.
 
     Attributes:
         next_row: All rows below were given to the SDK.
     """
 
-    def __init__(
-        self, directory: Path, run_id: str, journal: str, *, stall_timeout_s: float
-    ) -> None:
+    def __init__(self, directory: Path, run_id: str, journal: str) -> None:
         self.next_row = 0
-        self._file = RunFile(directory)
+        self._directory = directory
         self._run_id = run_id
         self._journal = journal
-        self._stall_timeout_s = stall_timeout_s
-        # Time since which a row is missing in the file.
-        self._waiting_since = time.monotonic()
 
     def begin(self) -> None:
-        if self._file.rows == self.next_row:
-            self._waiting_since = time.monotonic()
+        """See ``Upload``: this one does not wait for each row."""
 
-    def check_progress(self) -> None:
-        """Read the new part of the file.
-
-        Raises:
-            TrackerUnavailable: No row has come for too long, or the file is gone.
-        """
-        before, now = self._file.rows, time.monotonic()
-        self._read()
-        if self._file.rows > before or self._file.rows == self.next_row:
-            self._waiting_since = now
-        elif now - self._waiting_since > self._stall_timeout_s:
-            raise self._short()
+    def is_stuck(self) -> bool:
+        """Return whether the rest cannot be written: the disk is full, or the file is gone."""
+        return _file_in(self._directory) is None or _free_bytes(self._directory) < _FULL_BYTES
 
     def verify(self) -> None:
-        """Read the finished file back.
+        """Read the finished file back, once.
 
         Raises:
             TrackerUnavailable: It lacks a row or the exit record.
         """
-        directory = self._file.directory
+        directory = self._directory
         try:
             for path in (*directory.glob("*.wandb"), directory):
-                _sync(path)
+                sync(path)
+            file = RunFile(directory)
         except OSError as exc:
             raise TrackerUnavailable(
                 f"{directory}: {exc.strerror}.", hint=_room_hint(directory)
             ) from exc
-        self._read()
-        if self._file.rows != self.next_row or self._file.exit_code is None:
-            raise self._short()
+        if file.rows != self.next_row or file.exit_code is None:
+            end = " and no exit record" if file.exit_code is None else ""
+            raise TrackerUnavailable(
+                f"W&B's file in {directory} has only {file.rows} of {self.next_row} rows{end}.",
+                hint=_room_hint(directory),
+            )
 
     def remove_others(self) -> None:
         """Remove the copies that hold no more rows than this verified one."""
         for other in self._others():
-            if self._holds_all_of(other):
+            is_ours = other.journal == self._journal and other.rows <= self.next_row
+            if not other.rows or is_ours:
                 shutil.rmtree(other.directory, ignore_errors=True)
 
     def remove_if_needless(self) -> None:
         """Remove this incomplete copy, if it holds no row, or another one as many."""
-        if not self._file.rows:
-            shutil.rmtree(self._file.directory, ignore_errors=True)
-            return
-        for other in self._others():
-            if other.journal == self._journal and other.rows >= self._file.rows:
-                shutil.rmtree(self._file.directory, ignore_errors=True)
-                return
+        with contextlib.suppress(OSError):  # unreadable: it stays
+            rows = RunFile(self._directory).rows
+            if not rows or any(
+                other.journal == self._journal and other.rows >= rows for other in self._others()
+            ):
+                shutil.rmtree(self._directory, ignore_errors=True)
 
     def _others(self) -> Iterator[RunFile]:
         deadline = time.monotonic() + _READ_OLDER_S
-        for other in _others(self._file.directory, self._run_id):
+        for directory in _beside(self._directory, self._run_id):
             with contextlib.suppress(OSError):  # unreadable: it stays
-                if other.read(timeout_s=deadline - time.monotonic()):
+                other = RunFile(directory, timeout_s=deadline - time.monotonic())
+                if other.is_read:
                     yield other
 
-    def _holds_all_of(self, other: RunFile) -> bool:
-        return not other.rows or (other.journal == self._journal and other.rows <= self._file.rows)
 
-    def _read(self) -> None:
-        try:
-            self._file.read()
-        except OSError as exc:
-            raise TrackerUnavailable(f"{self._file.directory}: {exc.strerror}.") from exc
-
-    def _short(self) -> TrackerUnavailable:
-        file = self._file
-        end = " and no exit record" if file.exit_code is None else ""
-        return TrackerUnavailable(
-            f"W&B's file in {file.directory} has only {file.rows} of {self.next_row} rows{end}.",
-            hint=_room_hint(file.directory),
-        )
-
-
-def check_room(parent: Path, run_id: str, journal: str) -> None:
+def check_room(parent: Path, run_id: str) -> None:
     """Check that there is room for a new copy beside an older one."""
-    largest, needed = None, 0
-    for other in _others(parent / "new", run_id):
-        size = 0
-        with contextlib.suppress(OSError):
-            other.read(max_bytes=_HEAD_BYTES)
-            size = other.path.stat().st_size if other.path else 0
-        if other.journal == journal and size > needed:
-            largest, needed = other, size
+    files = [_file_in(directory) for directory in _beside(parent / "new", run_id)]
+    sizes = [file.stat().st_size for file in files if file is not None]
     # An older copy may be larger for the same rows, so this errs on the safe side; the copy is read
     # back.
-    if largest is not None and _free_bytes(parent) < needed / 2:
+    needed = max(sizes, default=0)
+    if _free_bytes(parent) < needed / 2:
         raise TrackerUnavailable(
-            f"There is no room to rewrite the offline W&B run beside {largest.directory} with "
-            f"{needed / _MIB:.1f} MiB there is no room for that.",
-            hint=_room_hint(largest.directory),
+            f"There is no room to rewrite the offline W&B run {run_id} beside a copy of "
+            f"{needed / _MIB:.1f} MiB.",
+            hint=_room_hint(parent / "new"),
         )
 
 
@@ -275,13 +203,13 @@ def removed_unless_opened(parent: Path, run_id: str) -> Iterator[None]:
 
     While a disk is full, each attempt would leave one.
     """
-    known = {other.directory for other in _others(parent / "new", run_id)}
+    known = {*_beside(parent / "new", run_id)}
     try:
         yield
     except BaseException:
-        for other in _others(parent / "new", run_id):
-            if other.directory not in known:
-                shutil.rmtree(other.directory, ignore_errors=True)
+        for other in _beside(parent / "new", run_id):
+            if other not in known:
+                shutil.rmtree(other, ignore_errors=True)
         raise
 
 
@@ -294,11 +222,15 @@ def check_writable(directory: Path) -> None:
         )
 
 
-def _others(directory: Path, run_id: str) -> Iterator[RunFile]:
-    """Yield the other copies beside ``directory``, unread, newest first."""
+def _beside(directory: Path, run_id: str) -> Iterator[Path]:
+    """Yield the directories of the other copies beside ``directory``, newest first."""
     for other in sorted(directory.parent.glob(f"offline-run-*-{run_id}*"), reverse=True):
         if other != directory:
-            yield RunFile(other)
+            yield other
+
+
+def _file_in(directory: Path) -> Path | None:
+    return next(iter(sorted(directory.glob("run-*.wandb"))), None)
 
 
 def _room_hint(directory: Path) -> str:
@@ -313,17 +245,8 @@ def _free_bytes(directory: Path) -> int:
     return shutil.disk_usage(nearest).free
 
 
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _records(file: BufferedReader, position: int) -> Iterator[tuple[bytes, int]]:
-    """Yield each complete and valid record from ``position`` on, and its end."""
-    file.seek(position)
+def _records(file: BufferedReader, position: int) -> Iterator[bytes]:
+    """Yield each complete and valid record; the file stands at ``position``."""
     parts: list[bytes] = []
     while True:
         left = _BLOCK - position % _BLOCK
@@ -336,25 +259,14 @@ def _records(file: BufferedReader, position: int) -> Iterator[tuple[bytes, int]]
         checksum, length, kind = _HEADER.unpack(header)
         part = file.read(length)
         position += _HEADER.size + length
-        # A record that is being written looks like a damaged one: it is read again later.
         if kind not in _SEEDS or len(part) < length or zlib.crc32(part, _SEEDS[kind]) != checksum:
             return
         if (kind in {_FULL, _FIRST}) == bool(parts):
             return
         parts.append(part)
         if kind in {_FULL, _LAST}:
-            yield b"".join(parts), position
+            yield b"".join(parts)
             parts = []
-
-
-def _kind(record: bytes) -> bytes:
-    """Return the byte after the record's number."""
-    if not record.startswith(b"\x08"):
-        return b""
-    position = 1
-    while record[position : position + 1] >= b"\x80":
-        position += 1
-    return record[position + 1 : position + 2]
 
 
 # Any: the generated module declares its messages at run time.

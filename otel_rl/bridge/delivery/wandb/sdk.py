@@ -25,22 +25,15 @@ if TYPE_CHECKING:
     import wandb
 
 __all__ = [
-    "FILE_FLUSH_S",
     "Line",
     "OpenedRun",
     "finish",
-    "flushes_file",
     "quiet_settings",
     "translated",
 ]
 
 Line = dict[str, object]
 """A row as W&B's ``log`` takes it."""
-
-FILE_FLUSH_S = 2
-"""Interval at which wandb-core writes to the file of an offline run, see ``flushes_file``."""
-
-_FLUSH_SETTING = "x_transaction_log_flush_interval"
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +54,6 @@ def quiet_settings(settings: WandbSettings, account: Account, **others: object) 
         # The default raises KeyboardInterrupt when Stop is pressed in the UI. The bridge cannot
         # stop the training, and its rows are still needed.
         "stop_fn": _ignore_stop,
-        _FLUSH_SETTING: FILE_FLUSH_S,
     }
     return wandb.Settings(
         base_url=account.base_url,
@@ -85,16 +77,6 @@ def quiet_settings(settings: WandbSettings, account: Account, **others: object) 
         **{name: value for name, value in newer.items() if name in wandb.Settings.model_fields},
         **others,
     )
-
-
-def flushes_file() -> bool:
-    """Return whether wandb-core writes to the file of an offline run at intervals, as since 0.31.
-
-    Before, it writes only when a block of 32 KiB is full, or at the end.
-    """
-    import wandb
-
-    return _FLUSH_SETTING in wandb.Settings.model_fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from otel_rl.bridge.delivery.wandb.sdk import Line, OpenedRun, quiet_settings, t
 from otel_rl.bridge.delivery.wandb.server import Upload, config_entry, query
 from otel_rl.bridge.delivery.wandb.summary import RunSummary
 from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels
+from otel_rl.bridge.private_files import sync
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, Row
 
@@ -358,11 +359,7 @@ class _Note:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync(path.parent)
 
 
 def _shared(account: Account) -> JoinedRun:

@@ -143,13 +143,9 @@ class RunSummary:
         self._step_keys: set[str] = set()  # of what workers measure
         self._all_step_keys: set[str] = set()
         self._worker_keys: set[str] = set()
-        # By key: (attempt, step) and value of the newest step.
+        # By key, axes included: (attempt, step) and value of the newest step.
         self._newest: dict[str, tuple[_Place, float]] = {}
-        # The newest (attempt, step) of a row, and by W&B's key its step, attempt and version.
-        self._place: _Place = (0, 0)
-        self._axes: dict[str, int] = {}
-        self._outdated: set[str] = set()
-        self._outdated_axes: set[str] = set()
+        self._outdated: set[str] = set()  # keys of which W&B shows the value of an older step
         self._began_ns: int | None = None
         self._row = row  # rows below are included
         if row and not self._read(row):
@@ -190,7 +186,6 @@ class RunSummary:
     def take(self, rows: Sequence[Row]) -> None:
         for row in rows:
             self.hours(row.time_ns)
-            self._note_axes(row)
             keys = row.values.keys() & self._values.keys()
             self._changed.update(keys)
             if row.number >= self._row:
@@ -208,10 +203,8 @@ class RunSummary:
         """Return the values that W&B shows instead of last values, once it has the rows."""
         shown = {wandb_key(key): self._values[key].shown() for key in sorted(self._changed)}
         shown |= {wandb_key(key): self._newest[key][1] for key in sorted(self._outdated)}
-        shown |= {key: self._axes.get(key) for key in sorted(self._outdated_axes)}
         self._changed.clear()
         self._outdated.clear()
-        self._outdated_axes.clear()
         return {key: value for key, value in shown.items() if value is not None}
 
     def _take(self, key: str, row: Row) -> None:
@@ -228,30 +221,22 @@ class RunSummary:
 
     def _note_newest(self, row: Row) -> None:
         place = row.attempt, row.step
-        for key in row.values.keys() & self._all_step_keys:
+        of_row = {key: row.values[key] for key in row.values.keys() & self._all_step_keys}
+        of_row |= {STEP: row.step, attempt_axis(row.attempt): row.step, ATTEMPT: row.attempt}
+        if row.policy_version is not None:
+            of_row[POLICY_VERSION] = row.policy_version
+        for key, value in of_row.items():
             if place >= self._newest.get(key, (place, 0.0))[0]:
-                self._newest[key] = place, row.values[key]
+                self._newest[key] = place, value
                 self._outdated.discard(key)
             elif row.replaces and key not in self._values:
                 self._outdated.add(key)
 
-    def _note_axes(self, row: Row) -> None:
-        place = row.attempt, row.step
-        of_row = {STEP: row.step, attempt_axis(row.attempt): row.step, ATTEMPT: row.attempt}
-        if row.policy_version is not None:
-            of_row[POLICY_VERSION] = row.policy_version
-        if row.replaces and place < self._place:
-            self._outdated_axes.update(of_row)
-        else:
-            self._place = max(self._place, place)
-            self._axes |= of_row
-            self._outdated_axes.difference_update(of_row)
-
     def _read_axes(self) -> None:
         found = {key: _number(value) for key, value in self._at_server.items()
                  if key in {ATTEMPT, POLICY_VERSION} or key.partition("/")[0] == STEP}  # fmt: skip
-        self._axes = {key: int(value) for key, value in found.items() if value is not None}
-        self._place = self._axes.get(ATTEMPT, 0), self._axes.get(STEP, 0)
+        place = int(found.get(ATTEMPT) or 0), int(found.get(STEP) or 0)
+        self._newest = {key: (place, int(of)) for key, of in found.items() if of is not None}
 
     def _settle(self, time_ns: int) -> None:
         for key, value in self._values.items():
@@ -268,8 +253,6 @@ class RunSummary:
             self._values = {key: _Value(**value) for key, value in kept["values"].items()}
             newest = {key: ((attempt, step), value)
                       for key, (attempt, step, value) in kept["newest"].items()}  # fmt: skip
-            attempt, step = kept["place"]
-            self._axes, self._place = {**kept["axes"]}, (attempt, step)
             self._newest = newest
             self._row, self._began_ns = kept["row"], kept["began_ns"]
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -285,8 +268,6 @@ class RunSummary:
             "row": self._row,
             "began_ns": self._began_ns,
             "values": {key: asdict(value) for key, value in self._values.items()},
-            "place": self._place,
-            "axes": self._axes,
             "newest": {
                 key: (*place, value)
                 for key, (place, value) in self._newest.items()

@@ -17,7 +17,6 @@ run is over: W&B appends a directory that it syncs a second time.
 """
 
 import contextlib
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,11 +41,9 @@ from otel_rl.bridge.delivery.wandb.offline import (
 )
 from otel_rl.bridge.delivery.wandb.rows import KeyDisplay
 from otel_rl.bridge.delivery.wandb.sdk import (
-    FILE_FLUSH_S,
     Line,
     OpenedRun,
     finish,
-    flushes_file,
     quiet_settings,
     translated,
 )
@@ -64,10 +61,6 @@ if TYPE_CHECKING:
 __all__ = ["WandbTracker"]
 
 _MAX_NAME_LENGTH = 128  # the server's limit for the names of runs and groups
-
-
-# wandb-core writes at this interval, so a row may take as long to be in the file.
-_MIN_STALL_S = 4 * FILE_FLUSH_S
 
 
 class WandbTracker:
@@ -97,7 +90,7 @@ class WandbTracker:
         there = self._remote.settled() if online else RemoteRun()
         if not online:
             check_writable(run.directory)
-            check_room(run.directory / "wandb", run.run_id, run.journal)
+            check_room(run.directory / "wandb", run.run_id)
         with contextlib.ExitStack() as stack:
             stack.enter_context(translated())
             if not online:
@@ -133,14 +126,7 @@ class WandbTracker:
             self._view = ProjectView(self._account)
         self._upload = Upload(run.run_id, start, stall_timeout_s=self._settings.stall_timeout_s)
         if not online:
-            self._copy = OfflineCopy(
-                _directory(opened),
-                run.run_id,
-                run.journal,
-                stall_timeout_s=max(self._settings.stall_timeout_s, _MIN_STALL_S)
-                if flushes_file()
-                else math.inf,
-            )
+            self._copy = OfflineCopy(_directory(opened), run.run_id, run.journal)
         self.describe(run.description)
         return start
 
@@ -184,14 +170,12 @@ class WandbTracker:
         self._opened()
         if self._copy is None:
             return self._upload.wait(self._remote.rows, timeout_s=timeout_s)
-        try:
-            self._copy.check_progress()
-        except TrackerUnavailable:
+        if self._copy.is_stuck():
             # It may hold more rows than any other: then it stays for manual recovery.
             with contextlib.suppress(TrackerError):
                 self._finish(exit_code=1)
-            self._copy.remove_if_needless()
-            raise
+            self._verify_copy()
+            raise TrackerUnavailable("The disk of the offline W&B run is full.")
         return None
 
     def location(self) -> str:

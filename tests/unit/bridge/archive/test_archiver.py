@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -356,40 +355,6 @@ def test_no_process_starts_for_values_that_are_all_too_new(
     life.archiver.finish()
     life.archiver.join(60.0)
     assert (life.values(), len(started)) == ([1.0, 2.0, 3.0], 1)
-
-
-def test_no_process_starts_for_the_settled_part_of_a_file(
-    life: Life, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = _started(monkeypatch)
-    life.take(losses(1, 2, 3), now_ns=T0)
-    settled_bytes = life.store.size()
-    life.clock_ns = T0 + 60 * S
-    life.take(losses(4, 5, 6), now_ns=T0 + 60 * S)
-    # All that waits would fill a file; what may be written by now would not.
-    monkeypatch.setattr(archiver, "FILE_BYTES", settled_bytes + 1)
-    looks: list[int | None] = []
-    begin = ArchiveStore.begin_file
-
-    def begun(store: ArchiveStore, *args: Any, **kwargs: Any) -> int | None:
-        looks.append(begin(store, *args, **kwargs))
-        return looks[-1]
-
-    monkeypatch.setattr(ArchiveStore, "begin_file", begun)
-    life.archiver = Archiver(
-        life.store,
-        life.directory,
-        every_s=300.0,
-        max_waiting_bytes=BOUND,
-        counters=life.counters,
-        clock_ns=lambda: T0 + 60 * S,
-    )
-    life.archiver.start()
-    wait_until(lambda: len(looks) > 1, timeout_s=60.0)
-    assert (started, {*looks}) == ([], {None})
-    life.archiver.finish()
-    life.archiver.join(60.0)
-    assert life.values() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
 def _started(monkeypatch: pytest.MonkeyPatch) -> list[object]:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.counters import ValueFold
-from otel_rl.bridge.delivery.selection import KeySelection, Kind, ProjectKeys, ValueBudget
+from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.key_names import KeyNames
 from otel_rl.records import ExperimentKey, KeySpec, Row, Table
 from otel_rl.run_id import run_id
@@ -166,94 +165,6 @@ def test_names_do_not_depend_on_the_detail_or_on_the_order_of_rows() -> None:
     full = sent({"b/x": 1.0, "a/x": 1.0}, keys, detail=Tier.FULL, names=KeyNames.FRAMEWORK)
     assert basic.values == {"b/x": 1.0}
     assert full.values == {"b/x": 1.0, "x": 1.0}
-
-
-MINUTE = 60_000_000_000
-
-BUDGETED = [
-    KeySpec("trainer/loss"),
-    KeySpec("trainer/loss/rank_max", tier=Tier.FULL),
-    *(KeySpec(f"workers/trainer/{n}/loss", tier=Tier.EVERYTHING, worker=str(n)) for n in range(8)),
-]
-
-
-def test_single_workers_are_left_out_first_and_basic_values_never() -> None:
-    selection = KeySelection(
-        Tier.EVERYTHING,
-        KeyNames.OTEL_RL,
-        per_worker=True,
-        keys=lambda: BUDGETED,
-        budget=ValueBudget(20),
-    )
-    values = {spec.key: 1.0 for spec in BUDGETED}
-    rows = selection.rows([Row(n, n, n * MINUTE // 16, dict(values)) for n in range(16)])
-    assert [len(row.values) for row in rows] == [10, 10, *[1] * 14]
-    assert selection.folded == {ValueFold.WORKER: 14 * 8, ValueFold.FURTHER: 14}
-
-
-def test_a_row_after_silence_has_all_values_again() -> None:
-    selection = KeySelection(
-        Tier.EVERYTHING,
-        KeyNames.OTEL_RL,
-        per_worker=True,
-        keys=lambda: BUDGETED,
-        budget=ValueBudget(20),
-    )
-    values = {spec.key: 1.0 for spec in BUDGETED}
-    times_ns = (0, 1, 2, 5 * MINUTE)
-    rows = selection.rows([Row(n, n, at_ns, dict(values)) for n, at_ns in enumerate(times_ns)])
-    assert [len(row.values) for row in rows] == [10, 10, 1, 10]
-
-
-def test_what_is_left_out_comes_back_after_a_minute_in_which_it_fits() -> None:
-    budget = ValueBudget(20)
-    assert budget.last_kind(0, [1, 1, 20]) is Kind.FURTHER
-    assert budget.last_kind(1, [0, 0, 1]) is Kind.FURTHER
-    assert budget.last_kind(MINUTE, [1, 1, 1]) is Kind.FURTHER
-    assert budget.last_kind(2 * MINUTE, [1, 1, 1]) is Kind.WORKER
-    assert budget.last_kind(MINUTE, [1, 1, 17]) is Kind.FURTHER, "a late row is of this minute"
-
-
-def test_a_run_that_was_silent_begins_anew() -> None:
-    budget = ValueBudget(20)
-    assert budget.last_kind(0, [1, 20, 20]) is Kind.BASIC
-    assert budget.last_kind(5 * MINUTE, [1, 1, 1]) is Kind.WORKER
-
-
-def of_project(project: ProjectKeys, keys: Sequence[KeySpec]) -> KeySelection:
-    return KeySelection(
-        Tier.EVERYTHING,
-        KeyNames.OTEL_RL,
-        per_worker=True,
-        keys=lambda: keys,
-        budget=ValueBudget(1000),
-        project=project,
-    )
-
-
-def test_no_more_keys_than_a_project_should_have(caplog: pytest.LogCaptureFixture) -> None:
-    selection = of_project(ProjectKeys(4), [*BUDGETED, KeySpec("trainer/late")])
-    (row,) = selection.rows(
-        [Row(0, 0, 0, {**{one.key: 1.0 for one in BUDGETED}, "trainer/late": 1})]
-    )
-    assert list(row.values) == [*(one.key for one in BUDGETED[:4]), "trainer/late"]
-    assert selection.folded == {ValueFold.TOO_MANY_KEYS: 6}
-    assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
-        "The runs of this bridge have 4 keys"
-    ]
-
-
-def test_runs_of_one_project_share_its_room_for_keys() -> None:
-    project, values = ProjectKeys(10), {one.key: 1.0 for one in BUDGETED}
-    first, again = of_project(project, BUDGETED), of_project(project, BUDGETED)
-    for selection in (first, again):  # the same keys take no room again
-        (row,) = selection.rows([Row(0, 0, 0, values)])
-        assert row.values == values
-    other = [KeySpec("reward/mean"), KeySpec("reward/mean/rank_max", tier=Tier.FULL)]
-    third = of_project(project, other)
-    (row,) = third.rows([Row(0, 0, 0, {one.key: 1.0 for one in other})])
-    assert row.values == {"reward/mean": 1.0}
-    assert third.folded == {ValueFold.TOO_MANY_KEYS: 1}
 
 
 @pytest.mark.process

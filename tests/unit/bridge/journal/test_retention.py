@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -178,92 +177,25 @@ def test_a_long_history_goes_as_well(bench: Bench) -> None:
     assert bench.count("log") == 0
 
 
-class Killed(Exception):
-    """The bridge does nothing more."""
-
-
-def killed_after(journal: Journal, transactions: int) -> pytest.MonkeyPatch:
-    """Let a journal make so many more transactions, and then none, as a kill does."""
-    write = journal.write
-
-    def counted(function: Callable[[Connection], Any], /) -> Any:
-        nonlocal transactions
-        if not transactions:
-            raise Killed
-        transactions -= 1
-        return write(function)
-
-    patched = pytest.MonkeyPatch()
-    patched.setattr(journal, "write", counted)
-    return patched
-
-
-LARGE = 9 << 20  # of a history, several pieces
-
-
-def a_large_run_whose_removal_was_killed(store: Store, transactions: int) -> Bench:
-    bench = Bench(store.open())
-    bench.end(A, history=1_000)
-    for n in range(90):
-        part = (T0 + n, bytes(LARGE // 90))
-        bench.run_store.commit([Commit(A, [], 1, b"state", added={Log.HISTORY: part})])
-    bench.now_ns += 31 * DAY
-    killed = killed_after(bench.journal, transactions)
-    with pytest.raises(Killed):
-        bench.remove()
-    killed.undo()
-    store.close()
-    again = Bench(store.open())
-    again.now_ns = bench.now_ns
-    return again
-
-
-@pytest.mark.parametrize("transactions", [1, 3])
-def test_a_run_whose_removal_was_killed_is_gone_for_readers_and_goes_wholly_with_the_next_turn(
-    store: Store, transactions: int
+def test_a_removed_run_is_gone_for_readers_and_has_nothing_of_its_life_before(
+    store: Store,
 ) -> None:
-    bench = a_large_run_whose_removal_was_killed(store, transactions)
-    assert bench.count("log") > 20, "there is a rest"
+    bench = Bench(store.open())
+    bench.end(A, history=1 << 20)
+    bench.now_ns += 31 * DAY
+    assert bench.remove() == Removed(too_old=[A])
+    assert {table: bench.count(table) for table in TABLES} == dict.fromkeys(TABLES, 0)
     assert not overview(bench.journal)
     assert A in removed_runs(bench.journal)
     assert bench.run_store.saved(A) == SavedRun(None, 0)
-    assert bench.remove() == Removed(), "it was removed before"
-    assert {table: bench.count(table) for table in TABLES} == dict.fromkeys(TABLES, 0)
-
-
-def test_a_run_that_begins_again_while_it_is_removed_has_nothing_of_its_life_before(
-    store: Store,
-) -> None:
-    bench = a_large_run_whose_removal_was_killed(store, transactions=3)
     bench.spool.append([measured(A, 1, bench.now_ns)])
     saved = bench.run_store.saved(A)
     assert (saved.next_row, saved.logs) == (1, {})
     bench.run_store.commit([Commit(A, [Row(1, 1, T0, {"x": 1.0})], 2, b"new", archive=[(1, b"v")])])
     assert bench.remove() == Removed()
     assert [row.number for row in bench.run_store.rows(A, start=0, limit=9)] == [1]
-    assert (bench.count("log"), bench.count("archive")) == (0, 1)
     used = bench.spool.in_use()[A]
     assert 0 < used.made < 1_000, "what was removed is not counted"
-
-
-def test_no_transaction_of_a_removal_takes_much_longer_than_another(store: Store) -> None:
-    bench = a_large_run_whose_removal_was_killed(store, transactions=1)
-    left = []
-    write = bench.journal.write
-
-    def looked(function: Callable[[Connection], Any], /) -> Any:
-        result = write(function)
-        with bench.journal.read() as connection:
-            (size,) = connection.execute("SELECT COALESCE(SUM(bytes), 0) FROM log").fetchone()
-        left.append(int(size))
-        return result
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(bench.journal, "write", looked)
-        bench.remove()
-    pieces = [before - after for before, after in pairwise([LARGE, *left])]
-    assert left[-1] == 0
-    assert max(pieces) < LARGE // 3
 
 
 def test_what_is_appended_to_a_run_and_what_removes_it_never_wait_for_each_other(

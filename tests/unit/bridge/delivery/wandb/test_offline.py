@@ -81,13 +81,11 @@ class File:
 
 
 def read(file: File) -> RunFile:
-    found = RunFile(file.directory)
-    found.read()
-    return found
+    return RunFile(file.directory)
 
 
-def copy_of(file: File, n_rows: int, *, stall_timeout_s: float = 0) -> OfflineCopy:
-    copy = OfflineCopy(file.directory, RUN, "one", stall_timeout_s=stall_timeout_s)
+def copy_of(file: File, n_rows: int) -> OfflineCopy:
+    copy = OfflineCopy(file.directory, RUN, "one")
     copy.next_row = n_rows
     return copy
 
@@ -99,20 +97,7 @@ def test_rows_journal_and_exit_record_are_read_back(tmp_path: Path) -> None:
     file.end(3)
     found = read(file)
     assert (found.rows, found.journal, found.exit_code) == (302, "one", 3)
-    assert found.size == file.path.stat().st_size
     assert len(read_offline_run(file.path).history) == 302  # by the tests' own reader
-
-
-def test_a_file_is_read_on_from_where_it_stood(tmp_path: Path) -> None:
-    file = File(tmp_path, "1")
-    found = RunFile(file.directory)
-    for end in range(100, 1100, 100):
-        file.rows(end - 100, end, text=f'"{"x" * 500}"')
-        found.read()
-        assert found.rows == end
-    file.end()
-    assert not found.read(max_bytes=1)
-    assert (found.rows, found.exit_code) == (1000, 0)
 
 
 @pytest.mark.parametrize("cut", range(1, 60))
@@ -126,7 +111,7 @@ def test_what_is_cut_off_does_not_count_until_it_is_whole(tmp_path: Path, cut: i
     assert (found.rows <= 5, found.exit_code) == (True, None)
     with file.path.open("ab") as tail:
         tail.write(whole[-cut:])
-    found.read()
+    found = read(file)
     assert [found.rows, found.exit_code] == [5, 0]
 
 
@@ -165,43 +150,21 @@ def test_a_row_counts_when_the_file_of_its_table_is_there(
     found = read(file)
     assert [found.rows, found.exit_code] == [3, None]
     table.write_bytes(bytes(4))
-    found.read()
+    found = read(file)
     assert [found.rows, found.exit_code] == [4, 0]
 
 
-def test_a_file_that_was_put_in_its_place_is_read_from_the_beginning(tmp_path: Path) -> None:
+def test_a_full_disk_and_a_directory_that_was_removed_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = File(tmp_path, "1")
-    file.rows(0, 5)
-    found = read(file)
-    shutil.rmtree(file.directory)
-    found.read()
-    assert found.rows == 0
-    File(tmp_path, "1").rows(0, 2)
-    found.read()
-    assert found.rows == 2
-
-
-def test_a_file_that_takes_no_row_is_noticed_while_the_run_is_live(tmp_path: Path) -> None:
-    file = File(tmp_path, "1")
-    file.rows(0, 10)
     copy = copy_of(file, 10)
-    copy.check_progress()
-    copy.begin()
-    copy.next_row = 20
-    file.rows(10, 12)
-    copy.check_progress()  # some have come
-    with pytest.raises(TrackerUnavailable, match="has only 12 of 20 rows"):
-        copy.check_progress()
-
-
-def test_a_directory_that_was_removed_is_noticed(tmp_path: Path) -> None:
-    file = File(tmp_path, "1")
-    file.rows(0, 10)
-    copy = copy_of(file, 10)
-    copy.check_progress()
+    assert not copy.is_stuck()
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda _: Usage(10**6, 10**6, 0))
+        assert copy.is_stuck()
     shutil.rmtree(file.directory)
-    with pytest.raises(TrackerUnavailable):
-        copy.check_progress()
+    assert copy.is_stuck()
     with pytest.raises(TrackerUnavailable):
         copy.verify()
 
@@ -288,19 +251,14 @@ def test_a_directory_that_could_not_be_opened_goes_and_older_ones_stay(tmp_path:
     assert list(tmp_path.iterdir()) == [older.directory]
 
 
-@pytest.mark.parametrize(("journal", "is_refused"), [("one", True), ("other", False)])
 def test_a_copy_that_cannot_fit_is_not_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: str, is_refused: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = File(tmp_path, "1", journal)
-    file.rows(0, 100, text=f'"{"x" * 1000}"')
+    File(tmp_path, "1").rows(0, 100, text=f'"{"x" * 1000}"')
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**6, 10**6 - 10_000, 10_000))
-    if is_refused:
-        with pytest.raises(TrackerUnavailable, match="no room") as caught:
-            check_room(tmp_path, RUN, "one")
-        assert "Free space" in caught.value.hint
-    else:
-        check_room(tmp_path, RUN, "one")
+    with pytest.raises(TrackerUnavailable, match="no room") as caught:
+        check_room(tmp_path, RUN)
+    assert "Free space" in caught.value.hint
 
 
 def test_a_copy_that_cannot_be_read_stays_and_is_in_nobodys_way(
@@ -322,12 +280,12 @@ def test_a_copy_that_cannot_be_read_stays_and_is_in_nobodys_way(
 
     monkeypatch.setattr(Path, "open", broken)
     copy.remove_others()
-    check_room(tmp_path, RUN, "one")
+    check_room(tmp_path, RUN)
     assert older.path.exists()
 
 
 def test_room_for_the_first_copy_is_not_asked_for(tmp_path: Path) -> None:
-    check_room(tmp_path / "absent", RUN, "one")
+    check_room(tmp_path / "absent", RUN)
 
 
 def test_a_directory_that_wandb_would_not_take_is_refused(

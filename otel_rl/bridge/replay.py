@@ -1,15 +1,12 @@
-"""Writes stored runs to trackers, each from its tracker's position, and notes the finished ones.
+"""Writes stored runs to trackers, each from its tracker's position.
 
 A run is read beside a bridge that runs, and nothing of its journal changes. Of its rows those that
 exist when the replay begins are written.
 """
 
-import hashlib
-import json
-import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -21,20 +18,14 @@ from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings, R
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import looking
 from otel_rl.bridge.journal.runs import RunStore
-from otel_rl.bridge.private_files import open_private
 from otel_rl.errors import JournalClosed
 from otel_rl.records import Description, ExperimentKey, KeySpec, Row
 
-__all__ = ["ReadOnlyJournal", "Replay", "Replayed", "StoredRun"]
+__all__ = ["ReadOnlyJournal", "Replay", "StoredRun"]
 
 _T = TypeVar("_T")
 
 _FOREVER_S: Final = 1e8  # of a thread's longest wait; a replay ends for other reasons
-
-_FILE: Final = "replayed.json"
-
-# Addresses of a tracker. Secrets are among them: only a digest is written.
-_PLACES: Final = ("WANDB_", "MLFLOW_", "TRACKIO_", "HF_")
 
 
 class ReadOnlyJournal:
@@ -76,27 +67,23 @@ class ReadOnlyJournal:
 class StoredRun:
     """A run in a journal, under its own or another name, see ``RowSource``.
 
+    Its rows are marked with the identity of the journal, as those of a bridge are.
+
     Args:
         stored: Name of the run there.
-        identity: Marks its rows; default: that of the journal, so that its bridge and a replay
-            are the same.
 
     Attributes:
         end: Number of its rows; later ones are left to another replay.
-        first: Number of the first row that the journal still has.
-        identity: See ``RowSource``.
 
     Raises:
         JournalError: It cannot be read.
     """
 
-    def __init__(self, store: RunStore, stored: ExperimentKey, identity: str = "") -> None:
+    def __init__(self, store: RunStore, stored: ExperimentKey) -> None:
         self._store = store
         self.stored = stored
-        self.identity = identity or store.identity
+        self.identity = store.identity
         self.end = store.next_row(stored)
-        kept = store.rows(stored, start=0, limit=1)
-        self.first = kept[0].number if kept else self.end
         self._description = store.description(stored)
 
     def rows(self, _: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
@@ -188,60 +175,3 @@ class Replay:
             elif time.monotonic() - since_s > self._patience_s:
                 self._delivery.abandon()
                 return
-
-
-class Replayed:
-    """Which runs an earlier replay has finished, so that a later one need not ask their tracker.
-
-    A file beside each journal. It only saves time: without it, or where it cannot be written, the
-    tracker is asked, and confirms that it has every row. Any thread may call any method.
-
-    Args:
-        options: Of the trackers: other ones are another place.
-        enabled: Whether the files count.
-    """
-
-    def __init__(self, options: Mapping[str, str], *, enabled: bool = True) -> None:
-        self._enabled = enabled
-        place = [
-            sorted(options.items()),
-            sorted((name, v) for name, v in os.environ.items() if name.startswith(_PLACES)),
-        ]
-        self._place = hashlib.sha256(json.dumps(place).encode()).hexdigest()[:16]
-        self._lock = threading.Lock()  # guards the files
-
-    def has(
-        self, directory: Path | None, tracker: str, key: ExperimentKey, mark: tuple[int, str]
-    ) -> bool:
-        """Return whether the tracker has finished the run with this number of rows and status."""
-        if directory is None or not self._enabled:
-            return False
-        with self._lock:
-            return _read(directory).get(self._name(tracker, key)) == [*mark]
-
-    def note(
-        self, directory: Path | None, tracker: str, key: ExperimentKey, mark: tuple[int, str]
-    ) -> None:
-        if directory is None:
-            return
-        path = directory / _FILE
-        new = path.with_suffix(".json.new")
-        with self._lock:
-            known = {**_read(directory), self._name(tracker, key): [*mark]}
-            try:
-                with open(new, "w", encoding="utf-8", opener=open_private) as file:
-                    json.dump(known, file)
-                new.replace(path)
-            except OSError:
-                return  # of a directory that is only read: the tracker is asked again
-
-    def _name(self, tracker: str, key: ExperimentKey) -> str:
-        return f"{tracker} {self._place} {json.dumps([key.experiment, key.trial])}"
-
-
-def _read(directory: Path) -> dict[str, object]:
-    try:
-        found = json.loads((directory / _FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -1,1 +1,0 @@
-"""Stored runs, written to a tracker again."""
