@@ -15,6 +15,7 @@ from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step, timed_part
 from otel_rl.diagnose.stats.usual import usual_time
+from otel_rl.diagnose.thresholds import CLEARLY, SIDE
 from otel_rl.semconv.names import (
     PHASES,
     RlGoodputPartValues,
@@ -267,17 +268,15 @@ def _is_rest(history: RunHistory, place: PhaseKey) -> bool:
 def _is_beyond_a_step(history: RunHistory, seconds: float) -> bool:
     """Return whether parts that take so long together must overlap, because a step is shorter."""
     rhythm = Rhythm.of(history)
-    return rhythm is not None and seconds > _OVERLAP * rhythm.usual_s
+    return rhythm is not None and seconds > CLEARLY * rhythm.usual_s
 
 
 def _newest(track: Track) -> float:
     """Return the level at which a series ends: work without a phase may have been added."""
-    return median(track.values[-max(_ENDING, len(track.values) // 4) :]) if track.values else 0.0
+    return median(track.values[-max(SIDE, len(track.values) // 4) :]) if track.values else 0.0
 
 
 _REST: Final = 0.2  # of the parts of a step
-_ENDING: Final = 5  # values, at least
-_OVERLAP: Final = 1.4  # times a step
 
 
 def waits_for_samples(place: PhaseKey) -> bool:

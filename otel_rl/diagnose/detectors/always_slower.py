@@ -32,21 +32,23 @@ from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.peers import Peers, peers_of, turn_length
 from otel_rl.diagnose.stats.pooled import pooled
 from otel_rl.diagnose.stats.usual import usual_time
+from otel_rl.diagnose.thresholds import (
+    BEYOND_NOISE,
+    CLEARLY,
+    FEWEST_BEFORE,
+    FEWEST_PEERS,
+    LARGE_PART,
+    LEAST_LONGER,
+    MUCH_LONGER,
+    OFTEN,
+    UNLIKE,
+)
 from otel_rl.semconv.names import RlGoodputPartValues
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["always_slower", "longer_by_design"]
 
-_FEWEST_ALIKE: Final = 3
-_FEWEST_STEPS: Final = 10
-_ALIKE: Final = 1.3
-_OFTEN: Final = 0.75  # of the steps
-_LEAST_ALWAYS: Final = 1.4  # times its peers
-_UNEVEN: Final = 1.2  # times the mean of all, of one of three that takes 1.4 times as long
 _BY_DESIGN: Final = 2.0  # the same of a first or last worker: no pipeline is made so unequal
-_STEADY: Final = 5.0  # times the noise of peers
-_ENOUGH: Final = 1.7  # times its peers, with any noise
-_SHARE: Final = 0.1  # of the worker's time, and of a step
 
 # Replicas that serve requests do the same, whatever their number.
 _OF_RANKS: Final = frozenset({Work.TRAINING, Work.DATA, Work.OTHER})
@@ -115,14 +117,14 @@ def _slowest(history: RunHistory) -> Iterator[_Slowest]:
             continue
         for alike in _alike(history, place):
             found = _slowest_of(history, place, alike)
-            if found is not None and found.own_s - found.peers_s >= _SHARE * usual_s:
+            if found is not None and found.own_s - found.peers_s >= LARGE_PART * usual_s:
                 yield found
 
 
 def _is_uneven(history: RunHistory, place: PhaseKey) -> bool:
     """Return whether a worker may take longer than its peers; cheap, from cached times."""
     of_role = pooled(history, place).values
-    return bool(of_role) and usual_time(history, place) >= _UNEVEN * median(of_role)
+    return bool(of_role) and usual_time(history, place) >= LEAST_LONGER * median(of_role)
 
 
 def _is_work_of_all(history: RunHistory, place: PhaseKey) -> bool:
@@ -158,16 +160,16 @@ def _alike(history: RunHistory, place: PhaseKey) -> Iterator[_Alike]:
 
 def _slowest_of(history: RunHistory, place: PhaseKey, alike: _Alike) -> _Slowest | None:
     tracks = alike.tracks
-    if len(tracks) < _FEWEST_ALIKE:
+    if len(tracks) < FEWEST_PEERS:
         return None
     typical = {name: median(track.values) for name, track in tracks.items()}
     worker = max(typical, key=lambda name: typical[name])
     others = [time for name, time in typical.items() if name != worker]
     unlike = max(others) / min(others) if min(others) > 0 else inf  # who takes no time is no peer
-    if unlike > _ALIKE or not _is_mostly_slower(alike.peers, worker, [*tracks], unlike):
+    if unlike > UNLIKE or not _is_mostly_slower(alike.peers, worker, [*tracks], unlike):
         return None
     peers_s, own_s = median(others), typical[worker]
-    if more_of(history, place, worker, history.first, peers_s, own_s) < _SHARE:
+    if more_of(history, place, worker, history.first, peers_s, own_s) < LARGE_PART:
         return None
     return _Slowest(place, worker, peers_s, own_s, worker in alike.ends)
 
@@ -191,7 +193,7 @@ def _is_mostly_slower(peers: Peers, worker: str, workers: Collection[str], unlik
         unlike: How many times as long as the fastest peer the slowest one takes.
     """
     relative = peers.relative(worker).values
-    if len(relative) < _FEWEST_STEPS:
+    if len(relative) < FEWEST_BEFORE:
         return False
     noises = [
         spread(values) / median(values)
@@ -199,8 +201,8 @@ def _is_mostly_slower(peers: Peers, worker: str, workers: Collection[str], unlik
         if other != worker and (values := peers.relative(other).values)
     ]
     noise = median(noises) if noises else 1.0
-    least = min(_ENOUGH, max(_LEAST_ALWAYS * unlike, 1 + _STEADY * noise))
-    return sum(one >= least for one in relative) >= _OFTEN * len(relative)
+    least = min(MUCH_LONGER, max(CLEARLY * unlike, 1 + BEYOND_NOISE * noise))
+    return sum(one >= least for one in relative) >= OFTEN * len(relative)
 
 
 def _cause(history: RunHistory, found: _Slowest) -> Cause:

@@ -18,22 +18,19 @@ from otel_rl.diagnose.detectors.slow_phases import in_seconds, step_time, traces
 from otel_rl.diagnose.detectors.workload import Workload, follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import (
+from otel_rl.diagnose.stats.levels import LevelChange, level, levels, smoothed
+from otel_rl.diagnose.thresholds import (
+    BARELY,
     IN_ORDER,
     IN_ORDER_OF_STEPS,
-    LevelChange,
-    level,
-    levels,
-    smoothed,
+    LARGE_PART,
+    LEAST_LONGER,
+    SLACK,
 )
 
 __all__ = ["evictions", "starvation"]
 
 _MIN_SHARE = 0.25
-_MIN_EVICTED = 0.1
-_SETTLED = 8  # steps until a change is told
-_MORE_WORK = 1.2  # times the work of a step
-_AS_FAST = 1.1  # times the time for each piece of it
 _RUNS_DRY = 2  # times the age of samples in versions: steps that a buffer lasts
 
 
@@ -109,14 +106,14 @@ def _is_by_more_work(load: Workload, steps: Track, since: int) -> bool:
     if work is None or took is None:
         return False
     more = work[1] / work[0]
-    return more >= _MORE_WORK and took[1] <= _AS_FAST * more * took[0]
+    return more >= LEAST_LONGER and took[1] <= BARELY * more * took[0]
 
 
 def _sides(steps: Sequence[int], values: Sequence[float], since: int) -> tuple[float, float] | None:
     """Return the medians before a step and some steps after it; None if one is unknown or 0."""
     pairs = [one for one in zip(steps, values, strict=True) if isfinite(one[1])]
     before = [value for step, value in pairs if step < since]
-    after = [value for step, value in pairs if step > since + _SETTLED]
+    after = [value for step, value in pairs if step > since + SLACK]
     if not before or not after or median(before) <= 0:
         return None
     return median(before), median(after)
@@ -151,7 +148,7 @@ def evictions(history: RunHistory) -> Iterator[Cause]:
         )
         if (change := next(rises, None)) is not None:
             rate = _mean_since(track, change.step)
-            if rate >= _MIN_EVICTED * _intake(history, key, worker, change.step):
+            if rate >= LARGE_PART * _intake(history, key, worker, change.step):
                 found.append((rate, key, worker, change))
     if not found:
         return

@@ -13,16 +13,16 @@ from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import (
-    IN_ORDER_OF_MANY,
-    JUMP,
-    NOISE_OF_MANY,
-    LevelChange,
-    level,
-    medians,
-    settled,
-)
+from otel_rl.diagnose.stats.levels import LevelChange, level, medians, settled
 from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.diagnose.thresholds import (
+    BARELY,
+    HALF,
+    IN_ORDER_OF_MANY,
+    NOISE_OF_MANY,
+    SLACK,
+    SMALL_PART,
+)
 
 __all__ = ["host_pressure"]
 
@@ -77,9 +77,6 @@ _MEASURES: Final = (
         *(0.97, 0.99, 1.02),
     ),
 )
-_NEAR: Final = 8  # steps
-_SLOWER: Final = 1.1  # times, of work or whole steps
-_MIN_PART: Final = 0.05  # of a step
 
 
 class _Short(NamedTuple):
@@ -126,15 +123,15 @@ def _is_felt(history: RunHistory, since: int) -> bool:
         for place, tracks in history.spans.items()
         if not only_waits(history, place)
         for one in (pooled(history, place), *tracks.values())
-        if one.values and median(one.values) >= _MIN_PART * usual_s
+        if one.values and median(one.values) >= SMALL_PART * usual_s
     )
 
 
 def _is_slower_since(track: Track, since: int) -> bool:
     found = level(settled(track))
-    if found is None or abs(found.step - since) > _NEAR:
+    if found is None or abs(found.step - since) > SLACK:
         return False
-    return found.is_rise(ratio=_SLOWER) and found.jump >= JUMP
+    return found.is_rise(ratio=BARELY) and found.jump >= HALF
 
 
 def _cause(history: RunHistory, shorts: list[_Short]) -> Cause:

@@ -16,22 +16,18 @@ from otel_rl.diagnose.history.settings import settings_changed
 from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, running_medians, spread
 from otel_rl.diagnose.stats.jumps import Jump, jump
-from otel_rl.diagnose.stats.levels import IN_ORDER, LevelChange, level
+from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure, heading
+from otel_rl.diagnose.thresholds import FAR, IN_ORDER, LONGER_NOISE, SLACK
 
 __all__ = ["degeneration", "new_tasks", "not_a_number", "wrong_rewards"]
 
 # Age of the oldest samples of a batch, in units of the usual one; and most steps of a jump.
 _OLDEST, _MOST_MIXED = 2.0, 4
 
-# An entropy or KL left its trend if it is this many times off it; a reward makes up for that if it
-# is above its own trend by this many times its noise.
-_FAR = 4.0
-_WELL_SPENT = 2.0
 
 _FINITE_AGAIN = 20  # steps after the last value that was not a number
 
-_LATER = 8  # steps after a reward that falls slowly, too
 
 _NEAR = 0.25  # of the range of the spread of rewards so far
 
@@ -277,14 +273,14 @@ def _degenerate(
             return
     left = departure(track)
     if left is None or not left.is_sure or not _is_far_off(kind, left):
-        left = heading(track, times=_FAR, is_up=kind is Kind.KL_GROWTH)
+        left = heading(track, times=FAR, is_up=kind is Kind.KL_GROWTH)
     if left is None:
         return
     rewards = [
         beyond_trend(one, left.step, fewest=1)
         for _, one in rows_about(history, Subject.REWARD_MEAN)
     ]
-    if any(gain is not None and gain > _WELL_SPENT for gain in rewards):
+    if any(gain is not None and gain > LONGER_NOISE for gain in rewards):
         return  # the policy becomes certain because it has learned
     yield Cause(
         kind,
@@ -300,7 +296,7 @@ def _degenerate(
 def _begun(track: Track, step: int, dropped: int) -> int:
     """Return the step in which a series left its trend: ranks part a slope in its middle."""
     left = departure(track)
-    is_later = left is not None and left.is_sure and step <= left.step <= dropped + _LATER
+    is_later = left is not None and left.is_sure and step <= left.step <= dropped + SLACK
     return left.step if left is not None and is_later else step
 
 
@@ -315,11 +311,11 @@ def _is_worse(kind: Kind, track: Track, found: LevelChange) -> bool:
 def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:
     """Return whether a positive series left its trend and stays off it."""
     if kind is Kind.ENTROPY_COLLAPSE:
-        return 0 <= _FAR * left.after < left.before and any(
-            _FAR * window.found < min(window.expected) for window in left.windows
+        return 0 <= FAR * left.after < left.before and any(
+            FAR * window.found < min(window.expected) for window in left.windows
         )
-    return left.after > _FAR * left.before > 0 and any(
-        window.found > _FAR * max(window.expected) > 0 for window in left.windows
+    return left.after > FAR * left.before > 0 and any(
+        window.found > FAR * max(window.expected) > 0 for window in left.windows
     )
 
 

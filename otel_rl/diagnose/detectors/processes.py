@@ -18,6 +18,18 @@ from otel_rl.diagnose.history.track import newest_s
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import LEAST_DIVISOR
 from otel_rl.diagnose.stats.levels import LevelChange, level, medians, smoothed, soon
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    FEWEST_PEERS,
+    FEWEST_STEPS,
+    LONGER,
+    NEARLY_ALL,
+    NEWS_S,
+    OFTEN,
+    SEVERAL,
+    SLACK,
+    SMALL_PART,
+)
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
 __all__ = [
@@ -32,30 +44,15 @@ __all__ = [
     "throttling",
 ]
 
-_CRASHES = 3
 _CRASHES_OF_ONE = 2
-_AT_ONCE_S = 10.0
-_FEWEST_STEPS = 8
-_LEFT_STEPS = 3  # of others after the last sign of a worker
-_MORE_STEPS = 8  # that others still make, of what is ready
-_STOOD = 3.0  # times the time that these take
-_LONGEST = 1.5  # times the longest step: none has come for so long
-_ALL_BUT_FEW = 0.75  # of the workers
-_AT_ONCE = 3.0  # usual steps: each role reports with its own part of a step
 _FEWEST_OF_JOB = 2  # workers
 _SKEW_S = 1.5
-_CLOCKS = 3  # of which two agree
 _LATE_OF_TWO_S = 15.0  # an SDK's exporter waits for 5 s and sends for up to 10
 _NEARER = 0.2  # of the lateness, in three exports
-_SET_EXPORTS = 6  # in two halves, that keep their distance
-_STEADY = 0.05  # of the distance
 _EVIDENT_SKEW_S = 0.02
-_MANY, _SEVERAL = 6.0, 3.0  # times all counts before: a single one, or each of more
-_ENOUGH = 6  # other counts: a few in a row happen by chance among many workers
-_LOWER_POWER = 0.95
 _TELLING = 0.7  # weight of evidence that tells of thrashing alone; cache misses only add to it
-_GC_SHARE = 0.05
-_GC_SHARE_FELT, _GC_FELT = 0.015, 0.6  # where a phase takes longer by so much of the pauses
+_GC_SHARE_FELT = 0.015  # of a step, where work takes as much longer as the collector stops it
+_GC_FELT = 0.6  # part of these pauses by which it does
 
 
 def crashes(history: RunHistory) -> Iterator[Cause]:
@@ -95,7 +92,7 @@ def first_failure(history: RunHistory) -> WorkerFailure | None:
     failures = [one for one in history.failures if one.worker not in ended]
     first = WorkerFailure.first_cause(failures)
     rhythm = Rhythm.of(history)
-    if first is None or first.is_interrupt or rhythm is None or rhythm.steps < _FEWEST_STEPS:
+    if first is None or first.is_interrupt or rhythm is None or rhythm.steps < FEWEST_STEPS:
         return first
     for one in sorted(failures, key=lambda one: one.time_ns):
         if one.recovery_s is not None or one.step is None or one.time_ns >= first.time_ns:
@@ -103,8 +100,8 @@ def first_failure(history: RunHistory) -> WorkerFailure | None:
         stood_s = (first.time_ns - one.time_ns) / 1e9
         more = history.last - one.step
         # At least the step in progress takes its time.
-        is_long = stood_s > max(_AT_ONCE_S, _STOOD * max(1, more) * rhythm.usual_s)
-        if is_long and more <= _MORE_STEPS:
+        is_long = stood_s > max(NEWS_S, A_FEW * max(1, more) * rhythm.usual_s)
+        if is_long and more <= SLACK:
             return one
     return first
 
@@ -155,16 +152,16 @@ def _was_through(history: RunHistory, failure: WorkerFailure) -> bool:
 def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:
     """Return whether the last step of the run is far longer ago than a step takes."""
     rhythm = Rhythm.of(history)
-    if failure.step is None or rhythm is None or rhythm.steps < _FEWEST_STEPS:
+    if failure.step is None or rhythm is None or rhythm.steps < FEWEST_STEPS:
         return False
-    if history.last >= failure.step + _LEFT_STEPS:
+    if history.last >= failure.step + A_FEW:
         return False  # others could do without it
-    return rhythm.stands_s > max(_AT_ONCE_S, _LONGEST * rhythm.longest_s)
+    return rhythm.stands_s > max(NEWS_S, LONGER * rhythm.longest_s)
 
 
 def _is_left(history: RunHistory, failure: WorkerFailure) -> bool:
     """Return whether nothing was heard of a worker any more, while others made further steps."""
-    if failure.step is None or history.last < failure.step + _LEFT_STEPS:
+    if failure.step is None or history.last < failure.step + A_FEW:
         return False
     lost = [loss for loss in history.losses if loss.worker == failure.worker]
     own = history.lags.get(failure.worker)
@@ -198,7 +195,7 @@ def ended_with_the_run(history: RunHistory) -> AbstractSet[str]:
     together = {name for name, at_s in last_s.items() if at_s >= newest_s - _at_once_s(history)}
     # One that is missed among others that go on is dead: those are silent for as long.
     quiet_s = history.ends_s - newest_s
-    is_over = together & at_work <= silent or quiet_s >= _AT_ONCE_S
+    is_over = together & at_work <= silent or quiet_s >= NEWS_S
     return silent & together if is_over else frozenset()
 
 
@@ -211,7 +208,7 @@ def _latest_s(last_s: Mapping[str, float]) -> float:
     if not times_s:
         return 0.0
     roles = {name.rpartition("/")[0] for name in last_s}
-    return times_s[int(_ALL_BUT_FEW * (len(times_s) - 1))] if len(roles) > 1 else times_s[-1]
+    return times_s[int(OFTEN * (len(times_s) - 1))] if len(roles) > 1 else times_s[-1]
 
 
 def _at_once_s(history: RunHistory) -> float:
@@ -220,13 +217,13 @@ def _at_once_s(history: RunHistory) -> float:
     Each role reports with its own part of a step, and no more often than its SDK exports.
     """
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
-    return max(_noticed_s(history), _AT_ONCE * median(_gaps(begun_s) or [0.0]))
+    return max(_noticed_s(history), A_FEW * median(_gaps(begun_s) or [0.0]))
 
 
 def _noticed_s(history: RunHistory) -> float:
     """Return the time within which workers are missed that stop at once: each exports in turn."""
     exports_s = [median(_gaps(track.times_s) or [0.0]) for track in history.lags.values()]
-    return max(_AT_ONCE_S, 2 * max(exports_s, default=0.0))
+    return max(NEWS_S, 2 * max(exports_s, default=0.0))
 
 
 def _gaps(times_s: Sequence[float]) -> list[float]:
@@ -264,7 +261,7 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
         workers = Counter(loss.worker for loss in lost if loss not in restarts)
         worker, most = workers.most_common(1)[0] if workers else (None, 0)
         times = _incidents(lost, noticed_s) + failures - len(lost)
-        if times < _CRASHES and most < _CRASHES_OF_ONE:
+        if times < A_FEW and most < _CRASHES_OF_ONE:
             continue
         if most == 1 and not _came_back(history, role):
             continue  # each has failed once: the end of the run, or the loss of some workers
@@ -318,7 +315,7 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
             middle_s = usual.of(lags.times_s[first], lags.times_s[-1])
             if middle_s is not None:
                 ahead_s, since = middle_s - min(lags.values[first:]), lags.steps[first]
-        is_unsure = len(measured) < _CLOCKS and -_LATE_OF_TWO_S < ahead_s < _SKEW_S
+        is_unsure = len(measured) < FEWEST_PEERS and -_LATE_OF_TWO_S < ahead_s < _SKEW_S
         if is_unsure or _catches_up(lags.values, -ahead_s):
             continue
         if abs(ahead_s) < _SKEW_S:
@@ -342,7 +339,7 @@ def _few_ahead(history: RunHistory, measured: Mapping[str, Track]) -> AbstractSe
     """
     ahead = {worker for worker, lags in measured.items() if max(lags.values) <= -_SKEW_S}
     known = {*history.lags, *(worker for of in history.spans.values() for worker in of)}
-    return ahead if len(known) >= _CLOCKS and 2 * len(ahead) < len(known) else frozenset()
+    return ahead if len(known) >= FEWEST_PEERS and 2 * len(ahead) < len(known) else frozenset()
 
 
 class _UsualLags:
@@ -368,10 +365,10 @@ class _UsualLags:
             for name, track in measured.items()
             if len(at_the_time := _meanwhile(track, begun_s, ended_s)) >= 3
         ]
-        if len(measured) == len(least_s) == _CLOCKS - 1:
+        if len(measured) == len(least_s) == FEWEST_PEERS - 1:
             return _agreed(least_s)
         # Its own one among them: of two others, a wrong clock would move the middle.
-        return median(least_s) if len(least_s) >= _CLOCKS else None
+        return median(least_s) if len(least_s) >= FEWEST_PEERS else None
 
 
 def _set_back(lags: Track) -> int | None:
@@ -391,10 +388,10 @@ def _set_back(lags: Track) -> int | None:
         if farther_s < _SKEW_S or farther_s <= times_s[place] - times_s[place - 2]:
             continue
         middle = (place + len(values)) // 2
-        if len(values) - place < _SET_EXPORTS or least_s < values[place - 1] + farther_s / 2:
+        if len(values) - place < SEVERAL or least_s < values[place - 1] + farther_s / 2:
             continue
         moved_s = abs(min(values[place:middle]) - min(values[middle:]))
-        if moved_s <= _STEADY * farther_s:
+        if moved_s <= SMALL_PART * farther_s:
             return place
     return None
 
@@ -449,7 +446,7 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
         if change is None or not _is_more_gc(change):
             continue
         share = change.after / _usual_s(of_steps, change.step)
-        least = _GC_SHARE if worker is None else _least_gc_share(history, worker, change)
+        least = SMALL_PART if worker is None else _least_gc_share(history, worker, change)
         if share >= least:
             found.append((share, key, worker, change))
     if found:
@@ -483,7 +480,7 @@ def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> fl
         if worker in of and (found := medians(of[worker], change.step, shortest=3)) is not None
     ]
     is_felt = max(longer_s, default=0.0) >= _GC_FELT * (change.after - change.before)
-    return _GC_SHARE_FELT if is_felt else _GC_SHARE
+    return _GC_SHARE_FELT if is_felt else SMALL_PART
 
 
 def _usual_s(track: Track, since: int) -> float:
@@ -500,7 +497,7 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
             shortest = 3
             if subject is Subject.PREEMPTIONS:
                 counts = with_gaps(history, summed_by_step(track))
-                track, shortest = _far_above(counts) or (counts, _ENOUGH)
+                track, shortest = _far_above(counts) or (counts, SEVERAL)
             change = level(track, shortest=shortest, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio) and change.after > 0.02:
                 what = "requests preempted or recomputed"
@@ -539,11 +536,11 @@ def _far_above(counts: Track) -> tuple[Track, int] | None:
     for few, place in enumerate(told, 1):
         least = min(least, values[place])
         is_mostly_told = len(values) - place < 2 * few
-        times = _MANY if few == 1 else _SEVERAL
+        times = SEVERAL if few == 1 else A_FEW
         if place and is_mostly_told and least >= times * max(1.0, most[place]):
             kept = [*range(place), *told[few - 1 :: -1]]
             columns = (counts.steps, counts.times_s, values)
-            return Track.of(*([of[at] for at in kept] for of in columns)), min(few, _ENOUGH)
+            return Track.of(*([of[at] for at in kept] for of in columns)), min(few, SEVERAL)
     return None
 
 
@@ -551,7 +548,7 @@ def throttling(history: RunHistory) -> Iterator[Cause]:
     """Find devices that are slowed down by heat, or by a power limit that was lowered."""
     for key, worker, track in _of_devices(history, Subject.POWER_LIMIT):
         change = level(track, shortest=3, among=len(history.workers.get(key, ())))
-        if change and change.is_fall(ratio=_LOWER_POWER, order=0.9):
+        if change and change.is_fall(ratio=NEARLY_ALL, order=0.9):
             yield Cause(
                 Kind.THROTTLED,
                 0.85,
@@ -603,7 +600,7 @@ def _restarts(history: RunHistory, noticed_s: float) -> Collection[Loss]:
         if not together or loss.time_s - together[-1][0].time_s > noticed_s:
             together.append([])
         together[-1].append(loss)
-    least = _ALL_BUT_FEW * len(history.lags)
+    least = OFTEN * len(history.lags)
     return [loss for of in together if len({one.worker for one in of}) >= least for loss in of]
 
 

@@ -16,19 +16,14 @@ from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence
 from otel_rl.diagnose.stats.levels import medians, settled
+from otel_rl.diagnose.thresholds import A_FEW, BEYOND_NOISE, FEWEST_BEFORE, HALF, LONGER
 from otel_rl.goodput import duration
 
 __all__ = ["rare_phases"]
 
 _RARE = 0.4  # of the steps
-_FEWEST = 3  # together
 _FAR = 2.5  # times the longest before
-_FAR_ALONE = 5.0  # the same of a single one, or after one
 _FAR_OF_ONE, _ALIKE = 3.5, 1.6  # the same after one or of one, if all others are alike
-_MIN_STEPS = 0.5  # usual steps that it takes longer
-_BEYOND = 1.5  # times the farthest that other work of the run has been from its usual time
-_MANY = 10  # times that work is done, to show its noise
-_FELT = 0.5  # part by which the step of a single one takes longer
 
 
 def rare_phases(history: RunHistory) -> Iterator[Cause]:
@@ -47,16 +42,16 @@ def rare_phases(history: RunHistory) -> Iterator[Cause]:
         columns = sorted(longest.items())
         values = [value for _, value in columns]
         most, least = [*accumulate(values, max)], [*accumulate(reversed(values), min)][::-1]
-        for cut in range(1, len(columns) if len(columns) >= _FEWEST else 1):
-            if least[cut] < max(_FAR * most[cut - 1], _MIN_STEPS * usual_s + most[cut - 1]):
+        for cut in range(1, len(columns) if len(columns) >= A_FEW else 1):
+            if least[cut] < max(_FAR * most[cut - 1], HALF * usual_s + most[cut - 1]):
                 continue
             before, after = values[:cut], values[cut:]
             if not median(before) or least[cut] < _far(before, after) * most[cut - 1]:
                 continue
             longer_s = after[0] - most[cut - 1]
             if len(after) > 1 or (
-                _is_felt(steps, columns[cut][0], usual_s + _FELT * longer_s)
-                and least[cut] >= _BEYOND * _shown(history, place) * most[cut - 1]
+                _is_felt(steps, columns[cut][0], usual_s + HALF * longer_s)
+                and least[cut] >= LONGER * _shown(history, place) * most[cut - 1]
             ):
                 yield _cause(history, place, columns[cut][0], median(before), median(after))
                 break
@@ -76,7 +71,7 @@ def _shown(history: RunHistory, place: PhaseKey) -> float:
             for other, of in history.spans.items()
             if other != place and not only_waits(history, other)
             for track in map(settled, of.values())
-            if len(track.values) >= _MANY and (usual := median(track.values)) > 0
+            if len(track.values) >= FEWEST_BEFORE and (usual := median(track.values)) > 0
         ),
         default=1.0,
     )
@@ -87,8 +82,8 @@ def _far(before: Sequence[float], after: Sequence[float]) -> float:
     fewer, others = sorted((before, after), key=len)
     if len(fewer) > 1:
         return _FAR
-    is_alike = len(others) >= _FEWEST and max(others) <= _ALIKE * min(others)
-    return _FAR_OF_ONE if is_alike else _FAR_ALONE
+    is_alike = len(others) >= A_FEW and max(others) <= _ALIKE * min(others)
+    return _FAR_OF_ONE if is_alike else BEYOND_NOISE
 
 
 def _is_longer(track: Track, since: int, before_s: float, after_s: float) -> bool:

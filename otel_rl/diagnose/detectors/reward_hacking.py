@@ -17,8 +17,19 @@ from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.history.timings import timed_part
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, least_noise, running_medians, spread
-from otel_rl.diagnose.stats.levels import IN_ORDER_OF_MANY, NOISE_OF_MANY, begun, level
+from otel_rl.diagnose.stats.levels import begun, level
 from otel_rl.diagnose.stats.trends import beyond_trend, departure
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    FAR,
+    FEWEST_BEFORE,
+    IN_ORDER_OF_MANY,
+    LARGE_PART,
+    LONGER_NOISE,
+    MANY,
+    NOISE_OF_MANY,
+    SEVERAL,
+)
 
 __all__ = ["held_out_scores", "reward_hacking"]
 
@@ -36,18 +47,10 @@ _NO_SCORE: Final = re.compile(
     r"|ratio|frac|clip|value|samples|steps?([/_]|$)|/(min|max|p\d+|rank_\w+|rate|per_step)$"
 )
 
-_FEWEST: Final = 6  # values of a score that is measured now and then
-_MANY: Final = 16
 _FALL: Final = 0.25  # part of the best
-_FALL_NOISES: Final = 4.0
-_GAIN_NOISES: Final = 2.0
 _NEAR: Final = 8  # values, of the reward before
-_FEWEST_EARNED: Final = 3  # the same of a score that is measured now and then, and since then
 _REPEATED: Final = 2.0  # times before
-_LEAST_REPEATED: Final = 0.1  # of the answers or their words
-_START: Final = 10
 _SHORTER, _LONGER = 0.5, 1.6  # times what the trend lets expect
-_FAR_GAIN: Final = 3.0  # noises beyond its trend
 
 
 class _Sign(NamedTuple):
@@ -128,7 +131,7 @@ def _gain(track: Track, since: int) -> tuple[float, float] | None:
         return None
     noise = spread([b - a for a, b in pairwise(track.values)])
     first, last = median(before[-_NEAR:]), median(after[len(after) // 2 :])
-    is_higher = last - first > _GAIN_NOISES * max(noise, least_noise(first))
+    is_higher = last - first > LONGER_NOISE * max(noise, least_noise(first))
     return (first, last) if is_higher and last == max(first, last) else None
 
 
@@ -139,31 +142,31 @@ def _rise(track: Track, since: int) -> float | None:
     """
     before = [value for step, value in zip(track.steps, track.values, strict=True) if step < since]
     after = track.values[len(before) :]
-    if min(len(before), len(after)) < _FEWEST_EARNED:
+    if min(len(before), len(after)) < A_FEW:
         return None
     noise = spread([b - a for a, b in pairwise(track.values)])
-    first, last = median(before[-_FEWEST_EARNED:]), median(after[len(after) // 2 :])
+    first, last = median(before[-A_FEW:]), median(after[len(after) // 2 :])
     return (last - first) / max(noise, least_noise(first))
 
 
 def _falling(scores: dict[str, Track]) -> Iterator[_Sign]:
     """Find scores that end clearly below their best; if others rise, that is an exchange."""
     falls = [sign for key, track in scores.items() if (sign := _fall(key, track)) is not None]
-    known = [track for track in scores.values() if len(track.values) >= _FEWEST]
+    known = [track for track in scores.values() if len(track.values) >= SEVERAL]
     if 2 * len(falls) > len(known):
         yield from falls
 
 
 def _fall(key: str, track: Track) -> _Sign | None:
     values, n = track.values, len(track.values)
-    if n < _FEWEST:
+    if n < SEVERAL:
         return None
-    width = 3 if n < _MANY else max(4, n // 8)
+    width = 3 if n < MANY else max(4, n // 8)
     smooth = running_medians(values, width)
     best = max(range(len(smooth)), key=smooth.__getitem__)
     noise = spread([b - a for a, b in pairwise(values)])
     drop = smooth[best] - smooth[-1]
-    if drop < max(_FALL_NOISES * noise, LEAST_DIVISOR) or drop < _FALL * abs(smooth[best]):
+    if drop < max(FAR * noise, LEAST_DIVISOR) or drop < _FALL * abs(smooth[best]):
         return None
     # The last value that is still as good as the best ones begins the fall.
     limit = smooth[best] - max(drop / 4, noise)
@@ -179,7 +182,7 @@ def _fall(key: str, track: Track) -> _Sign | None:
 def _repeating(history: RunHistory) -> Iterator[_Sign]:
     for key, track in rows_about(history, Subject.REPETITION):
         found = level(track)
-        if found is None or found.change.place < _START or found.after < _LEAST_REPEATED:
+        if found is None or found.change.place < FEWEST_BEFORE or found.after < LARGE_PART:
             continue
         if found.is_rise(ratio=_REPEATED, order=IN_ORDER_OF_MANY, size=NOISE_OF_MANY):
             first = begun(track, found)
@@ -198,7 +201,7 @@ def _of_length(
             continue
         gains = [gain for _, one in rewards if (gain := beyond_trend(one, left.step)) is not None]
         others = [rise for one in scores.values() if (rise := _rise(one, left.step)) is not None]
-        if max(gains, default=0.0) < _FAR_GAIN or max(others, default=0.0) >= _GAIN_NOISES:
+        if max(gains, default=0.0) < NOISE_OF_MANY or max(others, default=0.0) >= LONGER_NOISE:
             continue
         expected = left.windows[-1].expected
         shorter = left.after < _SHORTER * min(*expected, left.before)

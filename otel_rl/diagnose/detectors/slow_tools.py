@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import IN_ORDER_OF_STEPS, LevelChange, medians, settled, soon
+from otel_rl.diagnose.stats.levels import LevelChange, medians, settled, soon
 from otel_rl.diagnose.stats.pooled import together
+from otel_rl.diagnose.thresholds import FEWEST_PEERS, IN_ORDER_OF_STEPS, LEAST_PART, MUCH_LONGER
 
 __all__ = ["slow_tools"]
 
@@ -22,9 +23,6 @@ _CALLS: Final = re.compile(
     r"^(?P<role>[^/]+)/(.*[/_])?(env/step|execute_tool|tools?(_?calls?)?|sandbox)/?_?"
     r"(duration|latency|time|seconds)(_s|_seconds)?/(?P<tool>[^/]+)$"
 )
-_SLOWER: Final = 1.7  # times before
-_MIN_COST: Final = 0.02  # of a step, of each worker
-_FEWEST_WORKERS: Final = 3
 
 
 class _Tool(NamedTuple):
@@ -48,8 +46,8 @@ def slow_tools(history: RunHistory) -> Iterator[Cause]:
             (cost, tool, change)
             for tool in tools
             if (change := soon(settled(together(tool.tracks)))) is not None
-            and change.is_rise(ratio=_SLOWER, order=IN_ORDER_OF_STEPS, size=1.2)
-            and (cost := _cost(history, tool, change)) >= _MIN_COST
+            and change.is_rise(ratio=MUCH_LONGER, order=IN_ORDER_OF_STEPS, size=1.2)
+            and (cost := _cost(history, tool, change)) >= LEAST_PART
         ]
         if slow and not len(slow) == len(tools) > 1:  # all of them are the environment
             _, tool, change = max(slow, key=lambda one: one[0])
@@ -79,9 +77,9 @@ def _cause(history: RunHistory, tool: _Tool, change: LevelChange, also: Sequence
         worker: found
         for worker, track in tool.tracks.items()
         if (found := medians(track, change.step, shortest=2)) is not None
-        and found[1] >= _SLOWER * found[0]
+        and found[1] >= MUCH_LONGER * found[0]
     }
-    alone = next(iter(slow)) if len(slow) == 1 and len(tool.tracks) >= _FEWEST_WORKERS else None
+    alone = next(iter(slow)) if len(slow) == 1 and len(tool.tracks) >= FEWEST_PEERS else None
     others = f"so do those of {', '.join(also)}" if also else "other tools do not"
     return Cause(
         Kind.STRAGGLER if alone else Kind.SLOW_TOOL,

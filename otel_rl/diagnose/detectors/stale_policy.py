@@ -11,16 +11,13 @@ from otel_rl.diagnose.history.delays import as_sent
 from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import IN_ORDER, LevelChange, begun, level
+from otel_rl.diagnose.stats.levels import LevelChange, begun, level
+from otel_rl.diagnose.thresholds import A_FEW, CLEARLY, FEWEST_PEERS, IN_ORDER, NEARLY_ALL, SEVERAL
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["stale_policy", "versions_behind"]
 
-_PULLS = 6  # of them, and usual distances without one
-_RARER = 1.4  # times the work between two pulls
-_BEHIND, _NEARLY_EVER = 2, 0.95  # versions, farther than in this part of the reports before
-_FEWEST_PEERS = 3  # of which one is behind the others
-_SETTLED, _AGAIN = 3, 6  # weight updates until their interval is stable, reports of a replacement
+_BEHIND = 2  # versions
 
 
 def stale_policy(history: RunHistory) -> Iterator[Cause]:
@@ -69,7 +66,7 @@ def _stopped(history: RunHistory, place: PhaseKey) -> Mapping[str, int]:
         gaps = [b - a for a, b in pairwise(steps)]
         last = max([unsure, *steps[-1:]])
         since = history.last - last
-        is_long = len(steps) >= _PULLS and since >= max(_PULLS, _PULLS * max(gaps[-_PULLS:]))
+        is_long = len(steps) >= SEVERAL and since >= max(SEVERAL, SEVERAL * max(gaps[-SEVERAL:]))
         if is_long and _works_until(history, place, worker) >= history.last - since // 3:
             stopped[worker] = last
     return stopped
@@ -122,7 +119,7 @@ def _is_rarer_than_its_work(history: RunHistory, place: PhaseKey, worker: str, s
         / max(1, sum(n for step, n in pulls.items() if (step < since) == early))
         for early in (True, False)
     )
-    return not pieces or after >= _RARER * before
+    return not pieces or after >= CLEARLY * before
 
 
 def _summed(counts: Track) -> Mapping[int, int]:
@@ -149,7 +146,7 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
         newest, ahead = of_leader, leader
         if role == leader:
             # Who takes up versions may tell them before those who make them.
-            if work_of(PhaseKey(role, "")) is Work.TRAINING or len(of) < _FEWEST_PEERS:
+            if work_of(PhaseKey(role, "")) is Work.TRAINING or len(of) < FEWEST_PEERS:
                 continue
             newest, ahead = _newest_of_all(sent), "its peers"
         for worker, gap in zip(of, versions_behind(newest, sent), strict=True):
@@ -192,7 +189,7 @@ def _newest_of_all(reports: Iterable[Track]) -> Track:
 
 def _farthest(behind: Sequence[float]) -> float:
     """Return the distance, in versions, that is exceeded in few reports only."""
-    return sorted(behind)[int(_NEARLY_EVER * (len(behind) - 1))]
+    return sorted(behind)[int(NEARLY_ALL * (len(behind) - 1))]
 
 
 def _leader(versions: Mapping[str, Mapping[str, Track]]) -> str:
@@ -280,11 +277,11 @@ def versions_behind(newest: Track, reports: Iterable[Track]) -> Iterator[Track]:
             # A search, because a walk over all versions would be made for each worker.
             place = bisect_right(newest_s, time_s, lo=place)
             if before is not None and value < before:
-                changes, again = 0, _AGAIN
+                changes, again = 0, SEVERAL
             else:
                 changes += before is not None and value != before
                 again -= 1
             before = value
-            if place and (changes >= _SETTLED or again <= 0):
+            if place and (changes >= A_FEW or again <= 0):
                 behind.add(step, time_s, max(0.0, newest.values[place - 1] - value))
         yield behind

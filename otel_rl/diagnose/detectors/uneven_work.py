@@ -14,6 +14,16 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import level, medians, smoothed
 from otel_rl.diagnose.stats.peers import Peers, peers_of, turn_length
+from otel_rl.diagnose.thresholds import (
+    ALIKE,
+    FEWEST_PEERS,
+    FEWEST_VARYING,
+    HALF,
+    OFTEN,
+    SEVERAL,
+    SMALL_PART,
+    UNLIKE,
+)
 
 __all__ = ["uneven_work"]
 
@@ -28,14 +38,6 @@ _NO_AMOUNT: Final = re.compile(
     r"rate|per_?s(ec|$)|throughput|max|min|limit|evict|drop|lengths?[/_]"
 )
 _MORE: Final = 1.25  # times as much as peers
-_MORE_ALWAYS: Final = 1.3
-_OFTEN: Final = 0.75  # of the steps
-_ALIKE: Final = 1.15
-_FELT: Final = 0.5  # part of the additional work that takes additional time
-_MIN_PART: Final = 0.05  # of a step
-_FEWEST: Final = 12  # steps
-_LASTING: Final = 6  # steps: numbers of samples vary
-_FEWEST_ALWAYS: Final = 3  # workers
 
 
 class _More(NamedTuple):
@@ -79,7 +81,9 @@ def _of_steps(history: RunHistory, key: str, tracks: Mapping[str, Track]) -> Map
     summed = {worker: summed_by_step(track.finite()) for worker, track in tracks.items()}
     if is_counter:
         summed = {worker: smoothed(with_gaps(history, one)) for worker, one in summed.items()}
-    return {worker: track for worker, track in summed.items() if len(track.values) >= _FEWEST}
+    return {
+        worker: track for worker, track in summed.items() if len(track.values) >= FEWEST_VARYING
+    }
 
 
 def _with_more(what: str, key: str, tracks: Mapping[str, Track]) -> Iterator[_More]:
@@ -88,7 +92,7 @@ def _with_more(what: str, key: str, tracks: Mapping[str, Track]) -> Iterator[_Mo
     peers = Peers(tracks)
     for worker, track in tracks.items():
         relative = peers.relative(worker)
-        found = level(relative, shortest=_LASTING, among=len(tracks))
+        found = level(relative, shortest=SEVERAL, among=len(tracks))
         if found is not None and found.is_rise(ratio=_MORE, order=0.8, size=2.5):
             _, own = medians(track, found.step) or (0.0, 0.0)
             if found.after >= _MORE:
@@ -101,11 +105,11 @@ def _always_more(what: str, key: str, tracks: Mapping[str, Track], peers: Peers)
     usual = {worker: median(track.values) for worker, track in tracks.items()}
     most = max(usual, key=lambda worker: usual[worker])
     others = [amount for worker, amount in usual.items() if worker != most]
-    if len(tracks) < _FEWEST_ALWAYS or max(others) > _ALIKE * min(others):
+    if len(tracks) < FEWEST_PEERS or max(others) > ALIKE * min(others):
         return
     relative = peers.relative(most).values
-    often = sum(one >= _MORE_ALWAYS for one in relative)
-    if often >= max(_FEWEST, _OFTEN * len(relative)):
+    often = sum(one >= UNLIKE for one in relative)
+    if often >= max(FEWEST_VARYING, OFTEN * len(relative)):
         yield _More(what, key, most, None, median(relative), usual[most])
 
 
@@ -118,13 +122,13 @@ def _longest(history: RunHistory, more: _More) -> tuple[PhaseKey, float] | None:
         if more.worker not in tracks or len(tracks) < 2 or not is_dealt:
             continue  # environments and generators take as much as they can
         own = tracks[more.worker]
-        if not own.values or median(own.values) < _MIN_PART * usual_s:
+        if not own.values or median(own.values) < SMALL_PART * usual_s:
             continue
         relative = peers_of(history, place).relative(more.worker)
         before, after = (1.0, median(relative.values or [0.0]))
         if more.since is not None:
             before, after = medians(relative, more.since) or (1.0, 0.0)
-        if after >= before * (1 + _FELT * (more.ratio - 1)):
+        if after >= before * (1 + HALF * (more.ratio - 1)):
             found.append((median(own.values), place, after / before))
     return max(found)[1:] if found else None
 

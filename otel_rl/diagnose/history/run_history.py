@@ -21,6 +21,7 @@ from otel_rl.diagnose.history.records import (
 from otel_rl.diagnose.history.silences import Silences
 from otel_rl.diagnose.history.timings import as_seconds, each_time, timed_part
 from otel_rl.diagnose.history.track import Track, in_order
+from otel_rl.diagnose.thresholds import FEWEST_STEPS
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
@@ -171,7 +172,7 @@ class RunHistory:
     @property
     def has_gaps(self) -> bool:
         """Return whether most numbers between steps are none: some programs count samples."""
-        return self.last - self.first >= _APART * max(_FEWEST_APART, len(self.known_steps))
+        return self.last - self.first >= _APART * max(FEWEST_STEPS, len(self.known_steps))
 
     def derived(self, make: Callable[[], _D], of: Hashable) -> _D:
         """Return what was derived from earlier states of this history, or a new one.
@@ -434,7 +435,6 @@ class GrowingHistory:
 
 
 _APART: Final = 4  # numbers from one step to the next
-_FEWEST_APART: Final = 8  # steps
 
 _BYTES_OF_TRACK: Final = 224  # and its place in a dictionary
 _BYTES_OF_STEP: Final = 64  # its number and time

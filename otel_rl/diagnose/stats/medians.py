@@ -13,10 +13,10 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.history.track import Track
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.growth import Growth, begin_of
+from otel_rl.diagnose.thresholds import FEWEST_PEERS
 
 __all__ = ["Ratios", "ToMedian", "to_median"]
 
-_FEWEST: Final = 3  # workers with a value in a step
 _BYTES: Final = 32  # of a value of a worker
 
 
@@ -111,7 +111,7 @@ class ToMedian:
                     of_step[step].append((worker, value))
         for step, some in sorted(of_step.items()):
             self._steps.append(step)
-            if len(some) >= _FEWEST:
+            if len(some) >= FEWEST_PEERS:
                 middle = median([value for _, value in some])
                 for worker, value in some:
                     self._of[worker].add(step, middle, value)

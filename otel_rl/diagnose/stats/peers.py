@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.history.track import Track
 from otel_rl.diagnose.stats.growth import ALL, Growth, begin_of, cut_from
+from otel_rl.diagnose.thresholds import A_FEW
 
 __all__ = ["Peers", "peers_of", "turn_length"]
 
 
-_BEFORE: Final = 3  # steps, or turns, in one of which peers have a value
 _BYTES_OF_SUM: Final = 200  # and its place in a dictionary
 
 
@@ -95,7 +95,7 @@ class Peers:
     def _peers_before(self, worker: str, part: int) -> float | None:
         """Return the peers' mean in the last part with theirs, unless the worker has one in it."""
         steps, width = self._tracks[worker].steps, self._width
-        for before in range(part - 1, part - 1 - _BEFORE, -1):
+        for before in range(part - 1, part - 1 - A_FEW, -1):
             own = bisect_left(steps, before * width)
             if own < len(steps) and steps[own] < (before + 1) * width:
                 return None
