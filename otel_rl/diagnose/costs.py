@@ -124,7 +124,7 @@ def _added(history: RunHistory, cause: Cause, took: Mapping[int, float]) -> _Add
     """Return the added time of a step; None if too few steps are before the cause."""
     eased = settled(Workload(history).eased_steps(step_time(history).finite()))
     columns = [*zip(eased.steps, eased.values, strict=True)]
-    before = [value for step, value in columns if step < (cause.since or 0)]
+    before = eased.before(cause.since or 0)
     since = [value for step, value in columns if step in took]
     if min(len(before), len(since)) < SIDE:
         return None

@@ -15,7 +15,7 @@ from otel_rl.diagnose.detectors.slow_phases import (
 )
 from otel_rl.diagnose.detectors.standing_work import standing_work
 from otel_rl.diagnose.history.run_history import RunHistory, Track
-from otel_rl.diagnose.result import MOST_NAMED, Kind
+from otel_rl.diagnose.result import MOST_NAMED, Kind, listed
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.diagnose.thresholds import FEWEST_STEPS, FRESH_S, LONGER, LONGER_NOISE, NEWS_S
@@ -217,8 +217,6 @@ def _undone(history: RunHistory) -> str:
     of, peers = sorted(standing.workers), history.spans[standing.place].keys()
     if len(of) > len(peers) / 2:
         return ""
-    more = f" and {len(of) - MOST_NAMED} more" if len(of) > MOST_NAMED else ""
     return (
-        f"; {', '.join(of[:MOST_NAMED])}{more} had come to no end of {standing.place.phase}, "
-        "which their peers had done"
+        f"; {listed(of)} had come to no end of {standing.place.phase}, which their peers had done"
     )

@@ -384,12 +384,12 @@ def _of_few(history: RunHistory, first: int, last: int) -> Iterator[Cause]:
         worker = _who_took_most(asked, place)
         yield Cause(
             slow_phases.slow_kind(place),
-            min(0.9, 0.4 + 0.5 * (now - before) / (whole or 1)),
             f"{place.phase} of {worker} decided {now:.3g} s of the step, usually {before:.3g} s",
             role=place.role,
             worker=worker,
             phase=place.phase,
             since=first,
+            strength=(now - before) / (whole or 1),
             evidence=[
                 Evidence(
                     f"{place.phase} on the critical path",

@@ -20,14 +20,13 @@ from otel_rl.diagnose.classify import (
 from otel_rl.diagnose.detectors.slow_phases import (
     in_seconds,
     more_of,
-    slow_kind,
-    step_time,
-    traces_of,
+    slower,
+    usual_step_s,
 )
 from otel_rl.diagnose.history.pipeline import stages_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step
-from otel_rl.diagnose.result import Cause, Evidence
+from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.peers import Peers, peers_of, turn_length
 from otel_rl.diagnose.stats.pooled import pooled
@@ -110,8 +109,7 @@ def longer_by_design(history: RunHistory) -> Iterator[str]:
 
 
 def _slowest(history: RunHistory) -> Iterator[_Slowest]:
-    steps_s = step_time(history).finite().values
-    usual_s = median(steps_s) if steps_s else 0.0
+    usual_s = usual_step_s(history)
     for place in history.spans:
         if not _is_uneven(history, place) or not _is_work_of_all(history, place):
             continue
@@ -206,23 +204,11 @@ def _is_mostly_slower(peers: Peers, worker: str, workers: Collection[str], unlik
 
 
 def _cause(history: RunHistory, found: _Slowest) -> Cause:
-    place, worker, peers_s, own_s, _ = found
-    return Cause(
-        slow_kind(place, is_alone=True),
-        0.4,
-        f"{found}: {in_seconds(own_s)}, and {in_seconds(peers_s)}",
-        role=place.role,
-        worker=worker,
-        phase=place.phase,
-        evidence=[
-            Evidence(
-                f"time of one {place.phase}, of its peers and its own",
-                key=f"phase/{place}",
-                worker=worker,
-                before=peers_s,
-                after=own_s,
-                unit="s",
-                traces=traces_of(history, history.first),
-            )
-        ],
+    return slower(
+        history,
+        found.place,
+        found.worker,
+        f"{found}: {in_seconds(found.own_s)}, and {in_seconds(found.peers_s)}",
+        levels=(found.peers_s, found.own_s),
+        what=", of its peers and its own",
     )

@@ -53,7 +53,7 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
     )
     if not found:
         return
-    more, place, _, change = found[0]
+    _, place, _, change = found[0]
     if follows_a_change(history, change.step, within=_buffered_steps(history, change.step)):
         return
     if _is_by_more_work(load, steps, change.step):
@@ -73,7 +73,6 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
     evidence += _idle_others(history, place.role)
     yield Cause(
         Kind.STARVATION,
-        0.5 + 0.1 * min(1.0, more / (usual or more)) + 0.02 * min(5, len(evidence)),
         f"{place.role} waits for samples since step {change.step}: {place.phase} took "
         f"{in_seconds(change.before)} of a step before and {in_seconds(change.after)} now, and "
         "its producers are as fast as before",
@@ -90,8 +89,7 @@ def _buffered_steps(history: RunHistory, since: int) -> float:
     As many samples as it holds are used by then, though some are still made.
     """
     ages = (
-        [v for s, v in zip(track.steps, track.values, strict=True) if s < since and isfinite(v)]
-        for _, _, track in tracks_about(history, Subject.STALENESS)
+        track.finite().before(since) for _, _, track in tracks_about(history, Subject.STALENESS)
     )
     return _RUNS_DRY * max((median(age) for age in ages if age), default=0.0)
 
@@ -156,7 +154,6 @@ def evictions(history: RunHistory) -> Iterator[Cause]:
     _, key, _, change = found[0]
     yield Cause(
         Kind.EVICTION,
-        0.72,
         f"samples are thrown away unused since step {change.step}: {key} rose from "
         f"{change.before:.3g} to {change.after:.3g} per step",
         role=key.partition("/")[0],
@@ -180,7 +177,5 @@ def _intake(history: RunHistory, key: str, worker: str | None, since: int) -> fl
 
 
 def _mean_since(track: Track, step: int) -> float:
-    values = [
-        v for s, v in zip(track.steps, track.values, strict=True) if s >= step and isfinite(v)
-    ]
+    values = track.finite().since(step)
     return fmean(values) if values else 0.0

@@ -13,11 +13,11 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import slower, step_time
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import BEGINNING
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.result import Cause, Evidence
+from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.levels import level, settled
 from otel_rl.diagnose.thresholds import A_FEW, ALIKE, FEWEST_SINCE, HALF, SEVERAL, SMALL_PART
 
@@ -185,23 +185,15 @@ def _cause(
 ) -> Cause:
     far = median(one.times for one in found.far)
     usual_s = median(value for track in tracks.values() for value in track.values)
-    return Cause(
-        slow_kind(place),
-        0.5 + 0.2 * min(1.0, cost),
+    return slower(
+        history,
+        place,
+        None,
         f"{place.phase} of {place.role} takes {far:.1f} times as long now and then since step "
         f"{found.since}, in {len(found.far)} of {found.of} reports of a worker's step, and is as "
         "fast as before in the others",
-        role=place.role,
-        phase=place.phase,
+        strength=min(1.0, cost),
+        levels=(usual_s, far * usual_s),
         since=found.since,
-        evidence=[
-            Evidence(
-                f"time of one {place.phase}, usual and then",
-                key=f"phase/{place}",
-                before=usual_s,
-                after=far * usual_s,
-                unit="s",
-                traces=traces_of(history, found.since),
-            )
-        ],
+        what=", usual and then",
     )

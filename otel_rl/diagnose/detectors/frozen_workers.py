@@ -12,7 +12,7 @@ from otel_rl.diagnose.history.departures import has_shrunk
 from otel_rl.diagnose.history.quiet_workers import Silent
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.result import MOST_NAMED, MOST_WORKERS, Cause, Evidence, Kind
+from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind, listed
 from otel_rl.diagnose.thresholds import FEWEST_STEPS, LONGER, NEWS_S
 
 __all__ = ["frozen_workers"]
@@ -91,11 +91,9 @@ def _cause(
 ) -> Cause:
     since, until = steps
     roles = {worker.rpartition("/")[0] for worker in workers}
-    more = f" and {len(workers) - MOST_NAMED} more" if len(workers) > MOST_NAMED else ""
     return Cause(
         Kind.STALL,
-        0.9,
-        f"{', '.join(workers[:MOST_NAMED])}{more} reported nothing for {silent_s:.3g} s after "
+        f"{listed(workers)} reported nothing for {silent_s:.3g} s after "
         f"step {since}, and then went on: frozen, or cut off; a step took {took_s[0]:.3g} s "
         f"meanwhile, usually {took_s[1]:.3g}; over since step {until}",
         role=roles.pop() if len(roles) == 1 else None,

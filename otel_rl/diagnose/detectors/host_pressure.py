@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import only_waits
-from otel_rl.diagnose.detectors.slow_phases import step_time
+from otel_rl.diagnose.detectors.slow_phases import step_time, usual_step_s
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -114,7 +114,7 @@ def _change(track: Track, of: _Measure) -> LevelChange | None:
 
 def _is_felt(history: RunHistory, since: int) -> bool:
     """Return whether steps or some work take longer since then."""
-    usual_s = median(step_time(history).finite().values or [0.0])
+    usual_s = usual_step_s(history)
     load = Workload(history)
     if _is_slower_since(load.eased_steps(step_time(history)), since):
         return True
@@ -147,7 +147,6 @@ def _cause(history: RunHistory, shorts: list[_Short]) -> Cause:
     elsewhere = f", {median(others):.0%} on other hosts" if others else ""
     return Cause(
         Kind.HOST_PRESSURE,
-        0.8,
         f"on host {host} {change.after:.0%} {of.what} since step {change.step}, "
         f"{change.before:.0%} before{elsewhere}",
         since=change.step,

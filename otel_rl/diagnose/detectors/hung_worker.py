@@ -52,7 +52,6 @@ class Hang(NamedTuple):
         """Return it as the cause of trouble."""
         return Cause(
             Kind.STALL,
-            0.95,
             str(self),
             role=self.worker.rpartition("/")[0],
             worker=self.worker,
@@ -160,7 +159,6 @@ def _held_up(history: RunHistory, place: PhaseKey, one: _Piece, others_s: float)
     since, until = (_step_at(history, at_s) for at_s in (one.end_s - one.seconds, one.end_s))
     return Cause(
         Kind.STALL,
-        0.9,
         f"{one.worker} was in {place.phase} for {duration(one.seconds)} in step {since}, at most "
         f"{duration(others_s)} otherwise; over since step {until}",
         role=place.role,

@@ -62,7 +62,6 @@ def not_a_number(history: RunHistory) -> Iterator[Cause]:
         since = f"was NaN or infinite from step {begun} to {until}, and is finite again"
     yield Cause(
         Kind.NAN,
-        0.99,
         f"{key} of {worker if len(suspects) == 1 else role} {since}",
         role=role,
         worker=worker if len(suspects) == 1 else None,
@@ -148,7 +147,6 @@ def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
         return  # other tasks have other rewards
     yield Cause(
         Kind.REWARD_BUG,
-        min(0.92, 0.75 + largest.size / 200),
         f"rewards are computed differently since step {largest.step}: {key} jumped from "
         f"{largest.before:.3g} to {largest.after:.3g}, and the policy did not change",
         role=_scorer(history, key),
@@ -182,8 +180,7 @@ def _is_new(found: Jump, track: Track) -> bool:
 
     The spread of rewards has no trend: by chance it stays for a while where it has been.
     """
-    columns = zip(track.steps, track.values, strict=True)
-    before = [value for step, value in columns if step < found.step]
+    before = track.before(found.step)
     if not before:  # steps that were repeated are in order of time
         return True
     least, most = min(before), max(before)
@@ -230,7 +227,6 @@ def degeneration(history: RunHistory) -> Iterator[Cause]:
         words = f"the reward fell from {dropped.before:.3g} to {dropped.after:.3g}"
         yield Cause(
             Kind.REWARD_DROP,
-            0.5,
             f"{words} at step {dropped.step}",
             role=key.partition("/")[0],
             since=dropped.step,
@@ -260,7 +256,6 @@ def _degenerate(
             since = _begun(track, found.step, dropped.step)
             yield Cause(
                 kind,
-                0.7,
                 f"{what}: {key} went from {found.before:.3g} to {found.after:.3g} since "
                 f"step {since}, and the reward fell",
                 role=key.partition("/")[0],
@@ -284,7 +279,6 @@ def _degenerate(
         return  # the policy becomes certain because it has learned
     yield Cause(
         kind,
-        0.6,
         f"{what}: {key} went from {left.before:.3g} to {left.after:.3g} since step "
         f"{left.step}, faster than ever before, and the reward gained nothing by it",
         role=key.partition("/")[0],

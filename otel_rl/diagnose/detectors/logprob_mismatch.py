@@ -98,7 +98,6 @@ def logprob_mismatch(history: RunHistory) -> Iterator[Cause]:
     worker = _alone(history, key, of)
     yield Cause(
         Kind.LOGPROB_MISMATCH,
-        0.72,
         f"inference and training disagree about the same tokens{_who(worker)}"
         f"{_since(gap)}: {of.what} {_times(gap)}, {key}",
         role=key.partition("/")[0],

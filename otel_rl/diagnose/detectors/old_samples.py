@@ -52,7 +52,6 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
         since = begun(track, change).step
         yield Cause(
             Kind.STALENESS_GROWTH,
-            0.4,
             f"samples are {change.after:.2g} versions old since step {since}, "
             f"{change.before:.2g} before",
             role=key.partition("/")[0],
@@ -82,7 +81,7 @@ def _was_full(history: RunHistory, track: Track, change: LevelChange) -> bool:
 
     Samples were of one age, and trainers did not wait for them: no less was made than used.
     """
-    before = [v for s, v in zip(track.steps, track.values, strict=True) if s < change.step]
+    before = track.before(change.step)
     half = len(before) // 2
     moved = abs(median(before[half:]) - median(before[:half])) if half else inf
     if moved > _AT_LEVEL * (change.after - change.before):
@@ -90,7 +89,7 @@ def _was_full(history: RunHistory, track: Track, change: LevelChange) -> bool:
     steps = step_time(history).finite()
     long_s = LEAST_PART * median(steps.values) if steps.values else 0.0
     waited = [
-        sum(v > long_s for s, v in zip(of.steps, of.values, strict=True) if s < change.step)
+        sum(value > long_s for value in of.before(change.step))
         for place, tracks in history.spans.items()
         if waits_for_samples(place) and only_waits(history, place)
         for of in tracks.values()
@@ -116,7 +115,7 @@ def _is_of_pauses(history: RunHistory, track: Track, change: LevelChange) -> boo
     paused = [value for value in since if value >= CLEARLY * usual_s]
     if not _is_paused(since, usual_s) or len(paused) > _SELDOM * len(since) + 1:
         return False
-    older = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
+    older = track.since(change.step)
     return max(older) - change.before <= 1 + sum(paused) / usual_s - len(paused)
 
 
@@ -128,7 +127,7 @@ def _follows_a_pause(history: RunHistory, track: Track, change: LevelChange) -> 
     usual_s, steps = _steps_around(history, change)
     if not _is_paused(steps, usual_s):
         return False
-    since = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
+    since = track.since(change.step)
     half = len(since) // 2
     return half > 0 and median(since[half:]) - median(since[:half]) < 1
 
@@ -136,9 +135,8 @@ def _follows_a_pause(history: RunHistory, track: Track, change: LevelChange) -> 
 def _steps_around(history: RunHistory, change: LevelChange) -> tuple[float, Sequence[float]]:
     """Return the usual time of a step, and those of the steps just before a change and since."""
     steps = step_time(history).finite()
-    columns = [*zip(steps.steps, steps.values, strict=True)]
-    since = [value for step, value in columns if step >= change.step - SEVERAL]
-    has_before = len(since) < len(columns)
+    since = steps.since(change.step - SEVERAL)
+    has_before = len(since) < len(steps.values)
     return median(steps.values) if has_before else inf, since
 
 
@@ -151,7 +149,7 @@ def _is_full(track: Track, change: LevelChange) -> bool:
 
     It takes what is made in a slow step, and keeps it where more is made than used.
     """
-    since = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
+    since = track.since(change.step)
     half = len(since) // 2
     grows = half > 0 and median(since[half:]) - median(since[:half]) >= _GROWN
     return change.after - change.before < _LITTLE_OLDER and not grows

@@ -10,10 +10,10 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import slower, usual_step_s
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.result import Cause, Evidence
+from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.diagnose.stats.pooled import pooled
@@ -52,8 +52,7 @@ class _Slow(NamedTuple):
 def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
     """Find phases of roles or workers that took longer for some steps, and then no more."""
     load = Workload(history)
-    steps_s = step_time(history).finite().values
-    least_s = LEAST_PART * median(steps_s) if steps_s else 0.0
+    least_s = LEAST_PART * usual_step_s(history)
     for place, tracks in history.spans.items():
         if only_waits(history, place) and work_of(place) is not Work.SYNC:
             continue
@@ -134,25 +133,13 @@ def _longest(values: Sequence[float]) -> tuple[int, int] | None:
 
 def _cause(history: RunHistory, place: PhaseKey, worker: str | None, found: _Slow) -> Cause:
     since, until, usual, now = found
-    return Cause(
-        slow_kind(place, is_alone=worker is not None),
-        0.5,
+    return slower(
+        history,
+        place,
+        worker,
         f"{place.phase} of {worker or place.role} took {now / usual:.1f} times as long in steps "
         f"{since} to {until - 1}; over since step {until}",
-        role=place.role,
-        worker=worker,
-        phase=place.phase,
+        levels=(usual, now),
         since=since,
         until=until,
-        evidence=[
-            Evidence(
-                f"time of one {place.phase}",
-                f"phase/{place}",
-                worker,
-                usual,
-                now,
-                "s",
-                traces_of(history, since),
-            )
-        ],
     )

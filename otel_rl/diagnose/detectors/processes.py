@@ -22,6 +22,7 @@ from otel_rl.diagnose.thresholds import (
     A_FEW,
     FEWEST_PEERS,
     FEWEST_STEPS,
+    HALF,
     LONGER,
     NEARLY_ALL,
     NEWS_S,
@@ -73,7 +74,6 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
         return
     yield Cause(
         Kind.CRASH,
-        0.99,
         failure.as_crash if has_crashed else failure.in_a_live_run,
         role=role,
         worker=failure.worker,
@@ -123,7 +123,6 @@ def _lost_peer(history: RunHistory, failure: WorkerFailure) -> Cause | None:
     exports = history.lags[worker]
     return Cause(
         Kind.CRASH,
-        0.99,
         f"{worker} has reported nothing for {silent_s:.3g} s: killed, frozen, or cut off; "
         f"{failure} lost its connection",
         role=worker.rpartition("/")[0],
@@ -271,7 +270,6 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
             since = _first_rise(roles.get(role, Track()))
         yield Cause(
             Kind.CRASH_LOOP,
-            min(0.99, 0.9 + 0.02 * failures),
             f"{one or role} fails again and again: {failures} times since step {since}",
             role=role,
             worker=one,
@@ -423,11 +421,11 @@ def _meanwhile(track: Track, begun_s: float, ended_s: float) -> Sequence[float]:
 def _skewed(worker: str, ahead_s: float, what: str, since: int | None = None) -> Cause:
     return Cause(
         Kind.CLOCK_SKEW,
-        0.9 if abs(ahead_s) >= _SKEW_S else 0.7,
         f"the clock of {worker} is {abs(ahead_s):.3g} s {'ahead' if ahead_s > 0 else 'behind'}",
         role=worker.partition("/")[0],
         worker=worker,
         since=since,
+        strength=HALF if abs(ahead_s) >= _SKEW_S else 0.0,
         evidence=[Evidence(what, worker=worker, before=0.0, after=ahead_s, unit="s")],
     )
 
@@ -453,7 +451,6 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
         share, key, worker, change = max(found, key=lambda one: one[0])
         yield Cause(
             Kind.GC_PAUSES,
-            min(0.95, 0.8 + share / 2),
             f"the garbage collector stops {worker or key} for {in_seconds(change.after)} of each "
             f"step since step {change.step}, {share:.0%} of the time; {in_seconds(change.before)} "
             "before",
@@ -515,7 +512,6 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
     role = (strongest.key or "").partition("/")[0]
     yield Cause(
         Kind.KV_THRASH,
-        0.88,
         f"the KV cache of {role} is too small since step {since}: {strongest.what}, "
         f"{strongest.before:.3g} before and {strongest.after:.3g} now",
         role=role,
@@ -551,7 +547,6 @@ def throttling(history: RunHistory) -> Iterator[Cause]:
         if change and change.is_fall(ratio=NEARLY_ALL, order=0.9):
             yield Cause(
                 Kind.THROTTLED,
-                0.85,
                 f"the power limit of {worker or key} is {change.after:.4g} W since step "
                 f"{change.step}, {change.before:.4g} before",
                 role=worker.rpartition("/")[0] if worker else None,
@@ -564,7 +559,6 @@ def throttling(history: RunHistory) -> Iterator[Cause]:
         if change and change.is_rise(ratio=2.0) and change.after > 0.05:
             yield Cause(
                 Kind.THROTTLED,
-                0.85,
                 f"{worker or key} is throttled since step {change.step}",
                 role=worker.rpartition("/")[0] if worker else None,
                 worker=worker,

@@ -12,9 +12,9 @@ from math import sqrt
 from statistics import median
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import slower, step_time
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.result import Cause, Evidence
+from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.levels import medians, settled
 from otel_rl.diagnose.thresholds import A_FEW, BEYOND_NOISE, FEWEST_BEFORE, HALF, LONGER
 from otel_rl.goodput import duration
@@ -98,25 +98,14 @@ def _cause(
     of = history.spans[place]
     longer = [name for name, track in of.items() if _is_longer(track, since, before_s, after_s)]
     worker = longer[0] if len(longer) == 1 else None
-    return Cause(
-        slow_kind(place, is_alone=worker is not None and len(of) > 1),
-        0.6,
+    return slower(
+        history,
+        place,
+        worker,
         f"{place.phase} of {worker or place.role}, which is not in every step, takes "
         f"{after_s / before_s:.1f} times as long since step {since}: {duration(before_s)} before, "
         f"{duration(after_s)} now",
-        role=place.role,
-        worker=worker,
-        phase=place.phase,
+        strength=HALF,
+        levels=(before_s, after_s),
         since=since,
-        evidence=[
-            Evidence(
-                f"time of one {place.phase}",
-                key=f"phase/{place}",
-                worker=worker,
-                before=before_s,
-                after=after_s,
-                unit="s",
-                traces=traces_of(history, since),
-            )
-        ],
     )

@@ -13,11 +13,11 @@ from statistics import median
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import slower, step_time
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import BEGINNING
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.result import Cause, Evidence
+from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.diagnose.stats.medians import Ratios, to_median
@@ -323,27 +323,17 @@ def _cause(
     # What has just begun in a long run has cost little yet.
     part = f", {cost:.0%} of the time of all steps" if cost >= _LEAST_TOLD else ""
     over = f"; over since step {last + 1}" if is_over else ""
-    return Cause(
-        slow_kind(place, is_alone=worker is not None),
-        0.45 + 0.3 * min(1.0, cost),
+    return slower(
+        history,
+        place,
+        worker,
         f"{place.phase} of {worker or place.role} takes {after / before:.1f} times as long as "
         f"{'usual' if worker is None else 'that of its peers'} {when}{part}{over}",
-        role=place.role,
-        worker=worker,
-        phase=place.phase,
+        strength=min(1.0, cost),
+        levels=(before, after),
         since=first,
         until=last + 1 if is_over else None,
-        evidence=[
-            Evidence(
-                f"time of one {place.phase} in these steps, usual and then"
-                if worker is None
-                else f"time of one {place.phase} in these steps, of its peers and its own",
-                key=f"phase/{place}",
-                worker=worker,
-                before=before,
-                after=after,
-                unit="s",
-                traces=traces_of(history, first),
-            )
-        ],
+        what=" in these steps, usual and then"
+        if worker is None
+        else " in these steps, of its peers and its own",
     )

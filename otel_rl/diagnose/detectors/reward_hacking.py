@@ -57,7 +57,6 @@ class _Sign(NamedTuple):
     """Sign that the reward no longer means what it should.
 
     Attributes:
-        score: Weight of it.
         since: First step.
         what: In words.
         key: That shows it.
@@ -65,7 +64,6 @@ class _Sign(NamedTuple):
         after: Usual value since then.
     """
 
-    score: float
     since: int
     what: str
     key: str
@@ -89,7 +87,7 @@ def reward_hacking(history: RunHistory) -> Iterator[Cause]:
         if (gain := _gain(track, sign.since)) is not None
     ]
     if found:
-        sign, key, gain = max(found, key=lambda one: one[0].score)
+        sign, key, gain = found[0]  # the strongest sign
         # Scores are measured now and then: other signs may have come before.
         yield _cause(sign, key, gain, min(one.since for one, *_ in found))
 
@@ -97,7 +95,6 @@ def reward_hacking(history: RunHistory) -> Iterator[Cause]:
 def _cause(sign: _Sign, reward: str, gain: tuple[float, float], since: int) -> Cause:
     return Cause(
         Kind.REWARD_HACKING,
-        sign.score,
         f"the reward rises and is not earned since step {since}: {reward} went from "
         f"{gain[0]:.3g} to {gain[1]:.3g}, while {sign.what}: {sign.key} from {sign.before:.3g} to "
         f"{sign.after:.3g}",
@@ -125,7 +122,7 @@ def held_out_scores(history: RunHistory) -> dict[str, Track]:
 
 def _gain(track: Track, since: int) -> tuple[float, float] | None:
     """Return the reward before and at the end, if it is clearly higher since then."""
-    before = [value for step, value in zip(track.steps, track.values, strict=True) if step < since]
+    before = track.before(since)
     after = track.values[len(before) :]
     if len(before) < _NEAR or len(after) < 4:
         return None
@@ -140,7 +137,7 @@ def _rise(track: Track, since: int) -> float | None:
 
     Not above its trend: that of a score that has grown less and less is too high.
     """
-    before = [value for step, value in zip(track.steps, track.values, strict=True) if step < since]
+    before = track.before(since)
     after = track.values[len(before) :]
     if min(len(before), len(after)) < A_FEW:
         return None
@@ -174,7 +171,7 @@ def _fall(key: str, track: Track) -> _Sign | None:
     if last + 3 > n:
         return None
     return _Sign(
-        0.74, track.steps[last + 1], "the score of held-out tasks falls", key, smooth[best],
+        track.steps[last + 1], "the score of held-out tasks falls", key, smooth[best],
         smooth[-1],
     )  # fmt: skip
 
@@ -186,9 +183,7 @@ def _repeating(history: RunHistory) -> Iterator[_Sign]:
             continue
         if found.is_rise(ratio=_REPEATED, order=IN_ORDER_OF_MANY, size=NOISE_OF_MANY):
             first = begun(track, found)
-            yield _Sign(
-                0.7, first.step, "answers repeat themselves", key, found.before, found.after
-            )
+            yield _Sign(first.step, "answers repeat themselves", key, found.before, found.after)
 
 
 def _of_length(
@@ -209,4 +204,4 @@ def _of_length(
         longer = bool(others) and left.after > _LONGER * max(*expected, left.before)
         if shorter or longer:
             what = "answers become much shorter" if shorter else "answers become much longer"
-            yield _Sign(0.6, left.step, what, key, left.before, left.after)
+            yield _Sign(left.step, what, key, left.before, left.after)

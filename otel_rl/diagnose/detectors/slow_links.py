@@ -62,7 +62,6 @@ def _cause(slow: Mapping[str, _Falls], *, is_everywhere: bool) -> Cause:
         where = f"{', '.join(sorted(slow)[:MOST_NAMED])}, and not of others"
     return Cause(
         Kind.SLOW_LINK,
-        0.78,
         f"messages of NCCL move at {fall.after:.3g} GB/s since step {since}, {fall.before:.3g} "
         f"before, as large as before: of {where}",
         role=role,

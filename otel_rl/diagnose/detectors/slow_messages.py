@@ -55,7 +55,6 @@ def slow_messages(history: RunHistory) -> Iterator[Cause]:
     workers = {one.worker for one in late}
     yield Cause(
         Kind.NETWORK_DELAY,
-        0.8 + 0.02 * min(5, len(late)),
         f"messages take {in_seconds(worst.on_the_way)} longer on their way since step {since}: "
         f"{worst.key} of {worst.worker or 'its callers'} went from "
         f"{in_seconds(worst.change.before)} to {in_seconds(worst.change.after)}, and those who "

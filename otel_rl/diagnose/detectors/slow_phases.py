@@ -8,6 +8,7 @@ machine's, and is subtracted.
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
 from math import inf, log, sqrt
@@ -58,9 +59,11 @@ __all__ = [
     "more_of",
     "slow_kind",
     "slow_work",
+    "slower",
     "step_time",
     "told_step_time",
     "traces_of",
+    "usual_step_s",
 ]
 
 _LITTLE_SHARE = 0.04  # of a worker's time: a smaller slowdown is not reported, if noise may make it
@@ -68,6 +71,7 @@ _MIN_OWN_RATIO = 1.25
 _MOSTLY = 0.65  # order of a slowdown against peers
 _FITTED = 0.8  # values that the median takes up
 _AT_ONCE = 0.4  # part of a change that is no slope
+_MUCH = 8  # times as long as peers, or as other work: no evidence is stronger
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
 # Waits that show how long others take, who have no phases: a transfer's, a data loader's.
@@ -191,8 +195,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         place: _least(tracks) if is_collective(place) else pooled(history, place)
         for place, tracks in work.items()
     }
-    steps_s = step_time(history).finite().values
-    usual_s = median(steps_s) if steps_s else 0.0
+    usual_s = usual_step_s(history)
     load = Workload(history)
     eased_s = load.eased_steps(step_time(history))
     longer_s = _longer_step(eased_s)
@@ -350,8 +353,7 @@ def least_slowdowns(history: RunHistory) -> Mapping[Kind, float]:
     Found by the rules that decide: of the phase with most time, the second half of the run is made
     so many times slower. Kinds that even ten times as much would not show are left out.
     """
-    load, steps_s = Workload(history), step_time(history).finite().values
-    usual_s = median(steps_s) if steps_s else 0.0
+    load, usual_s = Workload(history), usual_step_s(history)
     work = {place: of for place, of in history.spans.items() if _is_tested(history, place)}
     shares = {
         place: _share(history, place, min(tracks), history.first)
@@ -558,36 +560,71 @@ def _share(history: RunHistory, place: PhaseKey, worker: str, since: int) -> flo
 def _cause(history: RunHistory, place: PhaseKey, slow: list[_Slow], *, is_alone: bool) -> Cause:
     slow.sort(key=lambda one: -one.excess * one.share)
     worst = slow[0]
-    kind = slow_kind(place, is_alone=is_alone)
     ratio = worst.after / worst.before if worst.before else inf
-    words = (
+    found = slower(
+        history,
+        place,
+        worst.worker if is_alone or len(history.spans[place]) == 1 else None,
         f"{place.phase} of {worst.worker if is_alone else place.role} takes {ratio:.1f} times as "
         f"long since step {worst.step}: {in_seconds(worst.before)} before, "
-        f"{in_seconds(worst.after)} now{'; its peers do not' if is_alone else ''}"
+        f"{in_seconds(worst.after)} now{'; its peers do not' if is_alone else ''}",
+        strength=min(1.0, log(worst.excess) / log(_MUCH)) + HALF * min(1.0, worst.share),
+        levels=(worst.before, worst.after),
+        since=worst.step,
     )
-    strength = min(1.0, log(worst.excess) / log(8))
-    evidence = [
-        Evidence(
-            f"time of one {place.phase}",
-            key=f"phase/{place.role}/{place.phase}",
-            worker=one.worker,
-            before=one.before,
-            after=one.after,
-            unit="s",
-            traces=traces_of(history, one.step) if one is worst else (),
-        )
-        for one in slow[:MOST_EVIDENCE]
-    ]
+    first = replace(found.evidence[0], worker=worst.worker)
+    others = [replace(first, worker=one.worker, before=one.before, after=one.after, traces=())
+              for one in slow[1:MOST_EVIDENCE]]  # fmt: skip
+    return replace(found, evidence=[first, *others])
+
+
+def slower(
+    history: RunHistory,
+    place: PhaseKey,
+    worker: str | None,
+    words: str,
+    *,
+    levels: tuple[float, float],
+    since: int | None = None,
+    until: int | None = None,
+    strength: float = 0.0,
+    what: str = "",
+) -> Cause:
+    """Return work that takes longer as a cause.
+
+    Args:
+        history: Of the run.
+        place: The work.
+        worker: Who takes longer; None of all of the role.
+        words: The sentence.
+        levels: Seconds that it took before, or its peers take, and now.
+        since: First step of it; None if it was always so.
+        until: First step after it; None if it goes on.
+        strength: Of the evidence, from 0 to 1.
+        what: What the levels are, after "time of one ...".
+    """
+    is_alone = worker is not None and len(history.spans[place]) > 1
+    traces = traces_of(history, history.first if since is None else since)
     return Cause(
-        kind,
-        0.45 + 0.3 * strength + 0.15 * min(1.0, worst.share),
+        slow_kind(place, is_alone=is_alone),
         words,
         role=place.role,
-        worker=worst.worker if is_alone or len(history.spans[place]) == 1 else None,
+        worker=worker,
         phase=place.phase,
-        since=worst.step,
-        evidence=evidence,
+        since=since,
+        until=until,
+        strength=strength,
+        evidence=[
+            Evidence(
+                f"time of one {place.phase}{what}", f"phase/{place}", worker, *levels, "s", traces
+            )
+        ],
     )
+
+
+def usual_step_s(history: RunHistory) -> float:
+    """Return the usual time of a step, in s; 0 if none is known."""
+    return median(step_time(history).finite().values or [0.0])
 
 
 def in_seconds(value: float) -> str:

@@ -6,10 +6,9 @@ Phases that are called as their tools need none: a tool is then a phase as any o
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
 from typing import Final, NamedTuple
 
-from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import traces_of, usual_step_s
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, medians, settled, soon
@@ -67,7 +66,7 @@ def _cost(history: RunHistory, tool: _Tool, change: LevelChange) -> float:
         if step >= change.step
     ]
     steps = max(1, history.last - change.step + 1)
-    usual_s = median(step_time(history).finite().values or [0.0])
+    usual_s = usual_step_s(history)
     added_s = sum(calls) / len(tool.tracks) / steps * (change.after - change.before)
     return added_s / usual_s if usual_s else 0.0
 
@@ -83,7 +82,6 @@ def _cause(history: RunHistory, tool: _Tool, change: LevelChange, also: Sequence
     others = f"so do those of {', '.join(also)}" if also else "other tools do not"
     return Cause(
         Kind.STRAGGLER if alone else Kind.SLOW_TOOL,
-        0.8,
         f"calls of the tool {tool.name} by {alone or tool.role} take {change.ratio:.1f} times as "
         f"long since step {change.step}: {change.before:.3g} s before, {change.after:.3g} s now; "
         f"{others}",
@@ -91,6 +89,7 @@ def _cause(history: RunHistory, tool: _Tool, change: LevelChange, also: Sequence
         worker=alone,
         phase=tool.name,
         since=change.step,
+        strength=1.0,
         evidence=[
             Evidence(
                 f"time of one call of {tool.name}", tool.key, alone, change.before, change.after,

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import traces_of, usual_step_s
 from otel_rl.diagnose.history.pipeline import Stages, stages_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -39,7 +39,7 @@ class _Phase(NamedTuple):
 
 def stage_imbalance(history: RunHistory) -> Iterator[Cause]:
     """Find the stage of each pipeline that takes longer than the others from the first step on."""
-    step_s = median(step_time(history).finite().values or [0.0])
+    step_s = usual_step_s(history)
     for name, stages in stages_of(history).items():
         phases = list(_phases(history, stages))
         whole = _whole(phases)
@@ -140,7 +140,6 @@ def _cause(
     workers = sorted(stages[longest])
     return Cause(
         Kind.STAGE_IMBALANCE,
-        0.4,
         f"stage {longest} of the {len(stages)} stages of {name} takes {ratio:.1f} times as long "
         f"as the others, in all steps: {usual[longest]:.3g} s of work in a step, and they "
         f"{others_s:.3g} s",

@@ -90,7 +90,6 @@ def _of_no_pulls(place: PhaseKey, stopped: Mapping[str, int], *, among: int) -> 
     since = min(stopped.values()) + 1
     return Cause(
         Kind.STALE_POLICY,
-        0.75,
         f"{one or place.role} takes up no new weights since step {since}, and goes on working",
         role=place.role,
         worker=one,
@@ -164,7 +163,6 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
         one = worst[0] if len(behind) == 1 and len(of) > 1 else None
         yield Cause(
             Kind.STALE_POLICY,
-            0.75 + 0.02 * min(5.0, worst[1].after - worst[1].before),
             f"{one or role} works with old weights since step {worst[1].step}: "
             f"{worst[1].after:.2g} versions behind {ahead}, {worst[1].before:.2g} before",
             role=role,
@@ -226,7 +224,6 @@ def _of_rare_pulls(place: PhaseKey, rarer: list[tuple[str, LevelChange]], *, amo
     one = worst if len(rarer) == 1 < among else None
     return Cause(
         Kind.STALE_POLICY,
-        0.75,
         f"{one or place.role} takes up new weights every {change.after:.2g} steps since step "
         f"{change.step}, every {change.before:.2g} before",
         role=place.role,

@@ -27,7 +27,7 @@ from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.track import newest_s
 from otel_rl.diagnose.open_work import is_current
-from otel_rl.diagnose.result import MOST_NAMED, MOST_WORKERS, Cause, Evidence, Kind
+from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind, listed
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.diagnose.thresholds import (
@@ -139,10 +139,9 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
     if not silent:
         yield _cause(history, f"{words}no worker has stopped before the others", [], evidence=[])
         return
-    more = f" and {len(silent) - MOST_NAMED} more" if len(silent) > MOST_NAMED else ""
     yield _cause(
         history,
-        f"{words}{', '.join(silent[:MOST_NAMED])}{more} stopped first, after step {last}",
+        f"{words}{listed(silent)} stopped first, after step {last}",
         silent,
         evidence=[
             Evidence("last step", None, worker, None, last) for worker in silent[:MOST_WORKERS]
@@ -173,10 +172,9 @@ def always_heard(history: RunHistory) -> AbstractSet[str]:
 
 def _silent(history: RunHistory, words: str, quiet: Mapping[str, float]) -> Cause:
     workers = sorted(quiet)
-    more = f" and {len(workers) - MOST_NAMED} more" if len(workers) > MOST_NAMED else ""
     return _cause(
         history,
-        f"{words}{', '.join(workers[:MOST_NAMED])}{more} reported nothing for "
+        f"{words}{listed(workers)} reported nothing for "
         f"{max(quiet.values()):.3g} s: killed, frozen, or cut off",
         workers,
         evidence=[
@@ -197,11 +195,10 @@ def _holding_up_peers(ages: Sequence[_Age], workers: AbstractSet[str]) -> Sequen
 
 def _held_up(history: RunHistory, words: str, holding: Sequence[_Age]) -> Cause:
     workers = sorted({one.worker for one in holding})
-    more = f" and {len(workers) - MOST_NAMED} more" if len(workers) > MOST_NAMED else ""
     oldest = max(holding)
     return _cause(
         history,
-        f"{words}{', '.join(workers[:MOST_NAMED])}{more} in {oldest.phase} for "
+        f"{words}{listed(workers)} in {oldest.phase} for "
         f"{duration(oldest.seconds + oldest.told_ago_s)}, and their peers wait",
         workers,
         phase=oldest.phase,
@@ -231,13 +228,12 @@ def _at_work(history: RunHistory, words: str, standing: Standing) -> Cause:
             workers if len(workers) == 1 else [],
             evidence=[],
         )
-    more = f" and {len(workers) - MOST_NAMED} more" if len(workers) > MOST_NAMED else ""
     others = "the first work that is not done"
     if standing.is_partly_done and standing.done_s is not None:
         others = f"which others have done {duration(history.ends_s - standing.done_s)} ago"
     return _cause(
         history,
-        f"{words}{', '.join(workers[:MOST_NAMED])}{more} came to no end of {place.phase}, {others}",
+        f"{words}{listed(workers)} came to no end of {place.phase}, {others}",
         workers,
         phase=place.phase,
         evidence=[
@@ -503,7 +499,6 @@ def _cause(
     ends = "".join(f"; {one.in_a_live_run}" for one in lost[-1:])
     return Cause(
         Kind.STALL,
-        0.96,
         words + ends,
         role=roles.pop() if len(roles) == 1 else None,
         worker=worker,

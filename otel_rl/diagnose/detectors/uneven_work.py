@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, summed_by_step, with_gaps, work_of
-from otel_rl.diagnose.detectors.slow_phases import step_time
+from otel_rl.diagnose.detectors.slow_phases import usual_step_s
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import level, medians, smoothed
@@ -115,7 +115,7 @@ def _always_more(what: str, key: str, tracks: Mapping[str, Track], peers: Peers)
 
 def _longest(history: RunHistory, more: _More) -> tuple[PhaseKey, float] | None:
     """Return the work that takes the worker longer, and by how many times; None if none does."""
-    usual_s = median(step_time(history).finite().values or [0.0])
+    usual_s = usual_step_s(history)
     found = []
     for place, tracks in history.spans.items():
         is_dealt = work_of(place) is Work.TRAINING and not only_waits(history, place)
@@ -139,7 +139,6 @@ def _cause(more: _More, longer: tuple[PhaseKey, float]) -> Cause:
     peers = more.own / more.ratio
     return Cause(
         Kind.UNEVEN_WORK,
-        0.85,
         f"{more.worker} gets {more.ratio:.1f} times the {more.what} of its peers {since}: "
         f"{more.own:.4g} of a step, and they {peers:.4g}; so its {place.phase} takes {times:.1f} "
         "times as long",

@@ -85,6 +85,14 @@ class Track:
             return self
         return self._of(at for at, value in enumerate(self.values) if math.isfinite(value))
 
+    def before(self, step: int) -> list[float]:
+        """Return the values before a step."""
+        return [value for at, value in zip(self.steps, self.values, strict=True) if at < step]
+
+    def since(self, step: int) -> list[float]:
+        """Return the values from a step on."""
+        return [value for at, value in zip(self.steps, self.values, strict=True) if at >= step]
+
     def between(self, first: int, last: int) -> "Track":
         """Return the values of these steps, inclusive."""
         if self.is_in_order(by_step=True):

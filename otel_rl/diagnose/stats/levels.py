@@ -192,9 +192,7 @@ def smoothed(track: Track, width: int = 3) -> Track:
 def medians(track: Track, step: int, *, shortest: int = 1) -> tuple[float, float] | None:
     """Return the medians before ``step`` and from it on; None with too few on either side."""
     track = track.finite()
-    columns = list(zip(track.steps, track.values, strict=True))
-    before = [value for at, value in columns if at < step]
-    after = [value for at, value in columns if at >= step]
+    before, after = track.before(step), track.since(step)
     if min(len(before), len(after)) < shortest:
         return None
     return median(before), median(after)
