@@ -28,7 +28,7 @@ __all__ = ["DiagnosisScheduler", "StallWatch"]
 _log = logging.getLogger(__name__)
 
 # Largest part of a core that the looks at all runs may take.
-_SHARE: Final = 1 / 100
+_SHARE: Final = 2 / 100
 
 # The first diagnosis of a run reads all of it, and failures do not predict the time of others: they
 # delay the next look no longer.

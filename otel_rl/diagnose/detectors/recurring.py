@@ -20,7 +20,7 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, spread
 from otel_rl.diagnose.stats.levels import settled
-from otel_rl.diagnose.stats.medians import Ratios, to_median
+from otel_rl.diagnose.stats.medians import Ratios, ToMedian
 from otel_rl.diagnose.stats.pooled import pooled
 from otel_rl.diagnose.thresholds import (
     A_FEW,
@@ -250,8 +250,8 @@ class _OddSteps(NamedTuple):
 
 def _odd_steps(history: RunHistory, place: PhaseKey) -> _OddSteps:
     """Find the odd steps of each worker."""
-    found = to_median(history, place, history.first + BEGINNING)
-    ratios = dict(found.of_workers(history.spans[place]))
+    found = ToMedian(history.spans[place], history.first + BEGINNING)
+    ratios = found.of_workers
     usual = {worker: one.usual for worker, one in ratios.items()}
     if all(one.most < _FAR * one.least for one in usual.values()):
         return _OddSteps({}, found.steps, {}, {})
