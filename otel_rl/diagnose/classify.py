@@ -13,7 +13,7 @@ from typing import Final
 
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.timings import is_step, timed_part
+from otel_rl.diagnose.history.timings import is_whole_step, timed_part
 from otel_rl.diagnose.stats.usual import usual_time
 from otel_rl.diagnose.thresholds import CLEARLY, SIDE
 from otel_rl.semconv.names import (
@@ -24,7 +24,7 @@ from otel_rl.semconv.names import (
     RlStageValues,
     RlWorkerRoleValues,
 )
-from otel_rl.semconv.spec import STEP_SPAN, TOOL_SPAN
+from otel_rl.semconv.spec import TOOL_SPAN
 
 __all__ = [
     "Subject",
@@ -239,7 +239,7 @@ def only_waits(history: RunHistory, place: PhaseKey) -> bool:
     last to come wait in it.
     """
     is_wait = place in history.waits or _part_by_words(place.phase) is RlGoodputPartValues.IDLE
-    is_whole = place.phase == STEP_SPAN or is_step(place.phase)
+    is_whole = is_whole_step(place.phase)
     return is_wait or is_collective(place) or (is_whole and _is_rest(history, place))
 
 

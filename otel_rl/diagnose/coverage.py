@@ -1,7 +1,6 @@
 """Coverage of a diagnosis: what "healthy" rests on, and why it cannot be said."""
 
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -15,6 +14,7 @@ from otel_rl.diagnose.detectors.slow_phases import (
 )
 from otel_rl.diagnose.detectors.standing_work import standing_work
 from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.history.track import gaps_s
 from otel_rl.diagnose.result import MOST_NAMED, Kind, listed
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import settled
@@ -170,7 +170,7 @@ def doubts(
     yield from unused_workers(history)
     yield from longer_by_design(history)
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
-    usual_s = median([b - a for a, b in pairwise(begun_s)] or [0.0])
+    usual_s = median(gaps_s(begun_s) or [0.0])
     if is_interrupted and not is_part:
         yield "its bridge was killed or stopped before the end of the run"
         return

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from otel_rl.diagnose.history.timings import is_step
+from otel_rl.diagnose.history.timings import is_whole_step
 from otel_rl.diagnose.result import SLOW, Cause, Kind
 from otel_rl.diagnose.thresholds import AS_MUCH, FELT, OFTEN, SLACK, UNLIKE
-from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["is_near", "unexplained"]
 
@@ -211,7 +210,7 @@ def _is_waited_for(cause: Cause, rest: Cause) -> bool:
     """
     if not (cause.kind in SLOW and rest.kind in SLOW and _are_near(cause.since, rest.since)):
         return False
-    if not _is_whole_step(rest) or _is_whole_step(cause):
+    if not is_whole_step(rest.phase or "") or is_whole_step(cause.phase or ""):
         return False
     if cause.role != rest.role:
         return True
@@ -234,10 +233,6 @@ def _is_awaited_by_peers(cause: Cause, effect: Cause) -> bool:
         return False
     (_, longer_s), (_, waits_s) = _slower_by(cause), _slower_by(effect)
     return AS_MUCH[0] * waits_s <= longer_s <= AS_MUCH[1] * waits_s
-
-
-def _is_whole_step(cause: Cause) -> bool:
-    return cause.phase == STEP_SPAN or is_step(cause.phase or "")
 
 
 def _are_near(since: int | None, other: int | None) -> bool:

@@ -25,7 +25,7 @@ from otel_rl.diagnose.detectors.slow_phases import (
 )
 from otel_rl.diagnose.history.pipeline import stages_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.timings import is_step
+from otel_rl.diagnose.history.timings import is_whole_step
 from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.peers import Peers, peers_of, turn_length
@@ -43,7 +43,6 @@ from otel_rl.diagnose.thresholds import (
     UNLIKE,
 )
 from otel_rl.semconv.names import RlGoodputPartValues
-from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["always_slower", "longer_by_design"]
 
@@ -128,15 +127,11 @@ def _is_uneven(history: RunHistory, place: PhaseKey) -> bool:
 def _is_work_of_all(history: RunHistory, place: PhaseKey) -> bool:
     """Return whether a whole role does this work alike, as far as its name tells."""
     work = work_of(place)
-    if work is Work.SYNC or is_collective(place) or _is_whole(place):
+    if work is Work.SYNC or is_collective(place) or is_whole_step(place.phase):
         return False
     if work is Work.OTHER and goodput_part_of(place) is not RlGoodputPartValues.PRODUCTIVE:
         return False  # one writes a checkpoint, for all
     return work is Work.DATA or not only_waits(history, place)
-
-
-def _is_whole(place: PhaseKey) -> bool:
-    return place.phase == STEP_SPAN or is_step(place.phase)
 
 
 def _alike(history: RunHistory, place: PhaseKey) -> Iterator[_Alike]:

@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
 from operator import mul
 from statistics import median
 from typing import Final, NamedTuple
@@ -14,6 +13,7 @@ from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.history.track import gaps_s
 from otel_rl.diagnose.open_work import is_current
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.thresholds import FAR, FEWEST_PEERS, FEWEST_SINCE, FEWEST_STEPS, NEWS_S
@@ -255,7 +255,7 @@ def _newest_of(work: Sequence[Mapping[str, Track]], worker: str) -> tuple[float,
 def _longest_gap(work: Sequence[Mapping[str, Track]], worker: str) -> float:
     """Return the longest time between two pieces of work of a worker."""
     times_s = sorted({at_s for of in work if worker in of for at_s in of[worker].times_s})
-    return max((later_s - at_s for at_s, later_s in pairwise(times_s)), default=0.0)
+    return max(gaps_s(times_s), default=0.0)
 
 
 def _main_phase(history: RunHistory, worker: str) -> str:
@@ -291,8 +291,7 @@ def _hang(history: RunHistory, worker: str, phase: str, ages: Track, least_s: fl
 def _report_interval_s(history: RunHistory, worker: str) -> float:
     """Return the usual seconds between two reports of a worker; 0 if it is unknown."""
     lags = history.lags.get(worker)
-    times_s = () if lags is None else lags.times_s
-    return median(later_s - at_s for at_s, later_s in pairwise(times_s)) if times_s[1:] else 0.0
+    return 0.0 if lags is None else median(gaps_s(lags.times_s) or [0.0])
 
 
 def _waits(history: RunHistory, place: PhaseKey) -> bool:

@@ -7,24 +7,25 @@ change of the policy, or a lasting change for the worse.
 import math
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from statistics import median
 
 from otel_rl.diagnose.classify import Subject, Work, rows_about, tracks_about, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.settings import settings_changed
 from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind
-from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, running_medians, spread
+from otel_rl.diagnose.stats.changes import find_fall
 from otel_rl.diagnose.stats.jumps import Jump, jump
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure, heading
-from otel_rl.diagnose.thresholds import FAR, IN_ORDER, LONGER_NOISE, SLACK
+from otel_rl.diagnose.thresholds import FAR, IN_ORDER, LONGER_NOISE, MANY, SLACK
 
 __all__ = ["degeneration", "new_tasks", "not_a_number", "wrong_rewards"]
 
 # Age of the oldest samples of a batch, in units of the usual one; and most steps of a jump.
 _OLDEST, _MOST_MIXED = 2.0, 4
 
+
+_FALL = 0.3  # part of the best reward
 
 _FINITE_AGAIN = 20  # steps after the last value that was not a number
 
@@ -315,18 +316,11 @@ def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:
 
 def lasting_fall(track: Track) -> LevelChange | None:
     """Return the change of a score that ends clearly below its best level."""
-    values = track.values
-    if len(values) < 16:
+    fall = find_fall(track.values, part=_FALL) if len(track.values) >= MANY else None
+    if fall is None:
         return None
-    width = max(4, len(values) // 8)
-    smooth = running_medians(values, width)
-    best = max(range(len(smooth)), key=smooth.__getitem__)
-    noise = spread([b - a for a, b in pairwise(values)])
-    drop = smooth[best] - smooth[-1]
-    if drop < 4 * max(noise, LEAST_DIVISOR) or drop < 0.3 * abs(smooth[best]):
-        return None
-    part = Track(track.steps[best:], track.times_s[best:], values[best:])
-    found = level(part)
+    best = fall.place
+    found = level(Track(track.steps[best:], track.times_s[best:], track.values[best:]))
     return found if found is not None and found.change.order < -IN_ORDER else None
 
 

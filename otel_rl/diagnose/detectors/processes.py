@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import inf
 from statistics import median
 
@@ -14,7 +14,7 @@ from otel_rl.diagnose.detectors.stalls import always_heard
 from otel_rl.diagnose.history.quiet_workers import QUIET_S, quiet_workers
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
-from otel_rl.diagnose.history.track import newest_s
+from otel_rl.diagnose.history.track import gaps_s, newest_s
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import LEAST_DIVISOR
 from otel_rl.diagnose.stats.levels import LevelChange, level, medians, smoothed, soon
@@ -216,17 +216,13 @@ def _at_once_s(history: RunHistory) -> float:
     Each role reports with its own part of a step, and no more often than its SDK exports.
     """
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
-    return max(_noticed_s(history), A_FEW * median(_gaps(begun_s) or [0.0]))
+    return max(_noticed_s(history), A_FEW * median(gaps_s(begun_s) or [0.0]))
 
 
 def _noticed_s(history: RunHistory) -> float:
     """Return the time within which workers are missed that stop at once: each exports in turn."""
-    exports_s = [median(_gaps(track.times_s) or [0.0]) for track in history.lags.values()]
+    exports_s = [median(gaps_s(track.times_s) or [0.0]) for track in history.lags.values()]
     return max(NEWS_S, 2 * max(exports_s, default=0.0))
-
-
-def _gaps(times_s: Sequence[float]) -> list[float]:
-    return [later_s - earlier_s for earlier_s, later_s in pairwise(times_s)]
 
 
 def crash_loops(history: RunHistory) -> Iterator[Cause]:
@@ -483,7 +479,7 @@ def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> fl
 def _usual_s(track: Track, since: int) -> float:
     """Return the usual time from one value of a step to the next, since a step."""
     at_s = [at for step, at in zip(track.steps, track.times_s, strict=True) if step >= since]
-    return max(LEAST_DIVISOR, median([b - a for a, b in pairwise(at_s)] or [1.0]))
+    return max(LEAST_DIVISOR, median(gaps_s(at_s) or [1.0]))
 
 
 def preemptions(history: RunHistory) -> Iterator[Cause]:

@@ -16,17 +16,15 @@ from otel_rl.diagnose.detectors.workload import follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.history.timings import timed_part
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, least_noise, running_medians, spread
+from otel_rl.diagnose.stats.changes import find_fall, least_noise, spread
 from otel_rl.diagnose.stats.levels import begun, level
 from otel_rl.diagnose.stats.trends import beyond_trend, departure
 from otel_rl.diagnose.thresholds import (
     A_FEW,
-    FAR,
     FEWEST_BEFORE,
     IN_ORDER_OF_MANY,
     LARGE_PART,
     LONGER_NOISE,
-    MANY,
     NOISE_OF_MANY,
     SEVERAL,
 )
@@ -155,25 +153,16 @@ def _falling(scores: dict[str, Track]) -> Iterator[_Sign]:
 
 
 def _fall(key: str, track: Track) -> _Sign | None:
-    values, n = track.values, len(track.values)
-    if n < SEVERAL:
-        return None
-    width = 3 if n < MANY else max(4, n // 8)
-    smooth = running_medians(values, width)
-    best = max(range(len(smooth)), key=smooth.__getitem__)
-    noise = spread([b - a for a, b in pairwise(values)])
-    drop = smooth[best] - smooth[-1]
-    if drop < max(FAR * noise, LEAST_DIVISOR) or drop < _FALL * abs(smooth[best]):
+    fall = find_fall(track.values, part=_FALL)
+    if fall is None:
         return None
     # The last value that is still as good as the best ones begins the fall.
-    limit = smooth[best] - max(drop / 4, noise)
-    last = max(place for place, value in enumerate(values) if value >= limit)
-    if last + 3 > n:
+    limit = fall.best - max((fall.best - fall.last) / 4, fall.noise)
+    last = max(place for place, value in enumerate(track.values) if value >= limit)
+    if last + A_FEW > len(track.values):
         return None
-    return _Sign(
-        track.steps[last + 1], "the score of held-out tasks falls", key, smooth[best],
-        smooth[-1],
-    )  # fmt: skip
+    since = track.steps[last + 1]
+    return _Sign(since, "the score of held-out tasks falls", key, fall.best, fall.last)
 
 
 def _repeating(history: RunHistory) -> Iterator[_Sign]:

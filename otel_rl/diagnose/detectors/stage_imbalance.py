@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.slow_phases import traces_of, usual_step_s
 from otel_rl.diagnose.history.pipeline import Stages, stages_of
-from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
+from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.thresholds import FEWEST_BEFORE, LEAST_LONGER, LEAST_PART, OFTEN
 
@@ -68,7 +68,7 @@ def _phases(history: RunHistory, stages: Stages) -> Iterator[_Phase]:
         for worker in tracks.keys() & of_stage.keys():
             stage = of_stage[worker]
             found[place.phase][stage] = place.role
-            for step, seconds in _totals(history, place, worker).items():
+            for step, seconds in history.seconds_of(place, worker).items():
                 times[place.phase][stage][step].append(seconds)
     for name, roles in found.items():
         if len(roles) == len(stages):
@@ -80,15 +80,6 @@ def _phases(history: RunHistory, stages: Stages) -> Iterator[_Phase]:
                     for stage, of in times[name].items()
                 },
             )
-
-
-def _totals(history: RunHistory, place: PhaseKey, worker: str) -> Mapping[int, float]:
-    """Return the seconds of a worker's phase in each step."""
-    totals: dict[int, float] = defaultdict(float)
-    track, counts = history.spans[place][worker], history.counts[place][worker]
-    for step, mean_s, count in zip(track.steps, track.values, counts.values, strict=True):
-        totals[step] += mean_s * count
-    return totals
 
 
 def _of_faster(seconds: Sequence[float]) -> float:

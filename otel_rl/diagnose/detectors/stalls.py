@@ -4,7 +4,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
 from math import exp, inf, log
 from statistics import NormalDist, median
 from typing import Final, NamedTuple
@@ -25,7 +24,7 @@ from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.records import OWN_STEP
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.track import newest_s
+from otel_rl.diagnose.history.track import gaps_s, newest_s
 from otel_rl.diagnose.open_work import is_current
 from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind, listed
 from otel_rl.diagnose.stats.changes import spread
@@ -366,8 +365,7 @@ def _may_have_ended(history: RunHistory, standing: Standing) -> bool:
 
 
 def _is_heard(history: RunHistory, exports: Track) -> bool:
-    gaps = [later - at for at, later in pairwise(exports.times_s)]
-    usual_s = median(gaps) if gaps else 0.0
+    usual_s = median(gaps_s(exports.times_s) or [0.0])
     return history.ends_s - exports.times_s[-1] <= max(NEWS_S, _MISSED * usual_s)
 
 
@@ -564,13 +562,8 @@ def _calls(history: RunHistory, outer: _Age, inner: _Age) -> bool:
 def _by_step(history: RunHistory, place: PhaseKey, workers: Iterable[str]) -> Mapping[int, float]:
     """Return the time of a phase in each step, of the worker that took longest."""
     longest_s: dict[int, float] = defaultdict(float)
-    for worker in workers:
-        taken_s: dict[int, float] = defaultdict(float)
-        track = history.spans[place].get(worker, Track())
-        counts = history.counts[place].get(worker, Track()).values
-        for step, value, count in zip(track.steps, track.values, counts, strict=True):
-            taken_s[step] += value * count
-        for step, seconds in taken_s.items():
+    for worker in history.spans.get(place, {}).keys() & set(workers):
+        for step, seconds in history.seconds_of(place, worker).items():
             longest_s[step] = max(longest_s[step], seconds)
     return longest_s
 

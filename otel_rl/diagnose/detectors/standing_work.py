@@ -8,7 +8,6 @@ Parts are counted, because a span does not always tell its step.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median, stdev
 from typing import Final, NamedTuple
@@ -17,7 +16,7 @@ from otel_rl.diagnose.classify import Work, only_waits, waits_for_samples, work_
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.track import newest_s
+from otel_rl.diagnose.history.track import gaps_s, newest_s
 from otel_rl.diagnose.thresholds import FEWEST_VARYING, NEWS_S, NOISE_OF_MANY, SEVERAL, SMALL_PART
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -143,15 +142,12 @@ def _awaited(history: RunHistory, place: PhaseKey, part: _Part) -> Standing | No
         return None
     (role,) = stopped
     of_role = makers[role]
-    longest_s = max(map(_longest_gap, (t for one in of_role for t in history.spans[one].values())))
+    gaps = (gaps_s(track.times_s) for one in of_role for track in history.spans[one].values())
+    longest_s = max(max(own, default=0.0) for own in gaps)
     if history.age_s(last_s[role]) < max(NEWS_S, _FAR * longest_s):
         return None
     work = max(of_role, key=lambda one: (sum(map(_total, history.spans[one].values())), one))
     return Standing(work, history.spans[work].keys(), is_partly_done=False, done_s=stood_s)
-
-
-def _longest_gap(track: Track) -> float:
-    return max((b - a for a, b in pairwise(track.times_s)), default=0.0)
 
 
 def _total(track: Track) -> float:

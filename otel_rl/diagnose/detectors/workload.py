@@ -16,7 +16,7 @@ from typing import Final
 
 from otel_rl.diagnose.detectors.hung_worker import hung_workers_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.timings import is_step, is_step_time
+from otel_rl.diagnose.history.timings import is_step_time, is_whole_step
 from otel_rl.diagnose.spans.new_work import new_work
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.peers import turn_length
@@ -31,7 +31,6 @@ from otel_rl.diagnose.thresholds import (
     SIDE,
 )
 from otel_rl.plurals import many
-from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = [
     "Workload",
@@ -292,18 +291,13 @@ def _told(history: RunHistory, pattern: str) -> Iterator[tuple[bool, int, Track]
 
 def _stepping_roles(history: RunHistory) -> AbstractSet[str]:
     """Return the roles that make the steps, as they tell; all if none does."""
-    of_spans = {place.role for place in history.spans if _is_whole(place.phase)}
+    of_spans = {place.role for place in history.spans if is_whole_step(place.phase)}
     of_rows = {
         key.partition("/")[0]
         for key in history.rows
         if key.endswith("/iteration/duration") or is_step_time(key)
     }
     return of_spans | of_rows or {key.partition("/")[0] for key in history.rows}
-
-
-def _is_whole(phase: str) -> bool:
-    """Return whether spans of this name are of whole steps."""
-    return phase == STEP_SPAN or is_step(phase)
 
 
 def _counted(history: RunHistory, key: str) -> Track:

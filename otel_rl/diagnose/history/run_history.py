@@ -354,6 +354,14 @@ class RunHistory:
         whole._complete()  # noqa: SLF001  # a copy of this one
         return whole
 
+    def seconds_of(self, place: PhaseKey, worker: str) -> Mapping[int, float]:
+        """Return the seconds that a worker's spans of a phase take in each step."""
+        seconds: dict[int, float] = defaultdict(float)
+        track, counts = self.spans[place][worker], self.counts[place][worker]
+        for step, mean_s, number in zip(track.steps, track.values, counts.values, strict=True):
+            seconds[step] += mean_s * number
+        return seconds
+
     def age_s(self, since_s: float, until_s: float | None = None) -> float:
         """Return the time since then, to the last record unless told, in which a worker was heard.
 

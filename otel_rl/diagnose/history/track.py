@@ -3,14 +3,14 @@
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, MutableSequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from operator import le
 from sys import getsizeof
 from typing import Final, TypeAlias
 
-__all__ = ["Track", "in_order", "newest_s"]
+__all__ = ["Track", "gaps_s", "in_order", "newest_s"]
 
 _Ints: TypeAlias = MutableSequence[int]
 _Floats: TypeAlias = MutableSequence[float]
@@ -139,6 +139,11 @@ def in_order(track: Track, *, by_step: bool) -> Track:
     if track.is_in_order(by_step=by_step):
         return track
     return track._sorted_by(track.steps if by_step else track.times_s)  # noqa: SLF001  # its own
+
+
+def gaps_s(times_s: Sequence[float]) -> list[float]:
+    """Return the times from each of these to the next one."""
+    return [later_s - at_s for at_s, later_s in pairwise(times_s)]
 
 
 def newest_s(tracks: Mapping[str, Track]) -> float:

@@ -9,17 +9,29 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import mul, sub
 from statistics import median
+from typing import NamedTuple
 
-from otel_rl.diagnose.thresholds import A_FEW, FELT, FEWEST_BEFORE, NEARLY_ALL
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    FAR,
+    FELT,
+    FEWEST_BEFORE,
+    FEWEST_SINCE,
+    MANY,
+    NEARLY_ALL,
+    SEVERAL,
+)
 
 __all__ = [
     "DEVIATION",
     "LEAST_DIVISOR",
     "Change",
+    "Fall",
     "find_change",
+    "find_fall",
     "find_step",
     "find_sudden",
     "least_noise",
@@ -207,6 +219,35 @@ def find_sudden(values: Sequence[float], *, shown: float = -math.inf) -> Change 
         if noise > _TINY and min(after) - middle > max(_EVIDENCE / count * noise, farthest):
             return Change(values, len(before), 1.0)
     return None
+
+
+class Fall(NamedTuple):
+    """Fall of a score that ends clearly below its best level.
+
+    Attributes:
+        place: Of the best level.
+        best: The best level.
+        last: The last one.
+        noise: Of the moves from value to value.
+    """
+
+    place: int
+    best: float
+    last: float
+    noise: float
+
+
+def find_fall(values: Sequence[float], *, part: float) -> Fall | None:
+    """Return the fall of a score by a part of its best level, far beyond its noise."""
+    n = len(values)
+    if n < SEVERAL:
+        return None
+    smooth = running_medians(values, A_FEW if n < MANY else max(FEWEST_SINCE, n // 8))
+    place = max(range(len(smooth)), key=smooth.__getitem__)
+    noise = spread([b - a for a, b in pairwise(values)])
+    found = Fall(place, smooth[place], smooth[-1], noise)
+    drop = found.best - found.last
+    return found if drop >= max(FAR * noise, LEAST_DIVISOR, part * abs(found.best)) else None
 
 
 def spread(values: Sequence[float]) -> float:

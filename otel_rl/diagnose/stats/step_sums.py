@@ -5,7 +5,6 @@ one step to that of the next is off by as much, and their own durations are not.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 from statistics import median
 from typing import Final
 
@@ -16,16 +15,6 @@ from otel_rl.diagnose.history.track import Track
 __all__ = ["step_sums"]
 
 _ALL: Final = (0.8, 1.25)  # range of the sum over the time from step to step, if it is all of it
-
-
-def _sums(means: Mapping[str, Track], counts: Mapping[str, Track]) -> Mapping[int, float]:
-    """Return the sum of all parts in each step."""
-    of_step: dict[int, float] = defaultdict(float)
-    for name, track in means.items():
-        columns = zip(track.steps, track.values, counts[name].values, strict=True)
-        for step, mean_s, number in columns:
-            of_step[step] += mean_s * number
-    return of_step
 
 
 def step_sums(history: RunHistory, usual_s: float) -> Track:
@@ -46,10 +35,10 @@ def step_sums(history: RunHistory, usual_s: float) -> Track:
         return Track()
     worker, ended = max(whole.items(), key=lambda one: len(one[1].steps))
     parts = [place for place, of in history.spans.items() if worker in of]
-    sums = _sums(
-        {str(place): history.spans[place][worker] for place in parts},
-        {str(place): history.counts[place][worker] for place in parts},
-    )
+    sums: dict[int, float] = defaultdict(float)
+    for place in parts:
+        for step, seconds in history.seconds_of(place, worker).items():
+            sums[step] += seconds
     found, known = Track(), {*ended.steps}
     for step, seconds in sorted(sums.items()):
         if step in known:
