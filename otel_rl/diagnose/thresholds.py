@@ -79,6 +79,9 @@ AS_MUCH: Final = (0.6, 1.6)
 STANDS_OUT: Final = 1.2
 """Of the medians of many values."""
 
+NOISE_OF_COUNTS: Final = 1.5
+"""Of counts and ages, whose values lie between 0 and a few."""
+
 LONGER_NOISE: Final = 2.0
 """Of the values themselves: steps are longer from here on."""
 

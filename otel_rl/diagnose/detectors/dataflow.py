@@ -20,17 +20,23 @@ from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, level, levels, smoothed
 from otel_rl.diagnose.thresholds import (
+    A_FEW,
     BARELY,
+    FAR,
     IN_ORDER,
     IN_ORDER_OF_STEPS,
     LARGE_PART,
     LEAST_LONGER,
+    NOISE_OF_COUNTS,
+    SEVERAL,
     SLACK,
 )
 
 __all__ = ["evictions", "starvation"]
 
-_MIN_SHARE = 0.25
+_MIN_SHARE = 0.25  # of a step, by which a wait is longer
+_LONGER_WAIT, _WAIT_NOISE = 2.5, 2.5  # times before, and its noise: waits vary more than work
+_WAIT_JUMP = 0.3  # part of it that comes at once
 _RUNS_DRY = 2  # times the age of samples in versions: steps that a buffer lasts
 
 
@@ -68,7 +74,7 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
             "s",
             traces_of(history, by.step),
         )
-        for _, one, of, by in found[:3]
+        for _, one, of, by in found[:A_FEW]
     ]
     evidence += _idle_others(history, place.role)
     yield Cause(
@@ -118,8 +124,10 @@ def _sides(steps: Sequence[int], values: Sequence[float], since: int) -> tuple[f
 
 
 def _is_longer_wait(change: LevelChange, usual_s: float) -> bool:
-    clear = change.is_rise(ratio=2.5, order=IN_ORDER_OF_STEPS, size=2.5) and change.jump > 0.3
-    return clear and change.after - change.before >= _MIN_SHARE * usual_s
+    clear = change.is_rise(ratio=_LONGER_WAIT, order=IN_ORDER_OF_STEPS, size=_WAIT_NOISE)
+    return (
+        clear and change.jump > _WAIT_JUMP and change.after - change.before >= _MIN_SHARE * usual_s
+    )
 
 
 def _idle_others(history: RunHistory, role: str) -> Iterator[Evidence]:
@@ -141,8 +149,8 @@ def evictions(history: RunHistory) -> Iterator[Cause]:
         # Values of a moving mean are correlated, so they are more often ordered by chance.
         rises = (
             one
-            for one in levels(smoothed(track), shortest=6)
-            if one.is_rise(ratio=4.0, order=IN_ORDER_OF_STEPS, size=1.5)
+            for one in levels(smoothed(track), shortest=SEVERAL)
+            if one.is_rise(ratio=FAR, order=IN_ORDER_OF_STEPS, size=NOISE_OF_COUNTS)
         )
         if (change := next(rises, None)) is not None:
             rate = _mean_since(track, change.step)

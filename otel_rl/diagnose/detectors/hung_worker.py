@@ -105,7 +105,7 @@ def held_up_workers(history: RunHistory) -> Iterator[Cause]:
         if (
             not long
             or len(long) > len(stuck)
-            or len(stuck) > max(1, len(history.spans[place]) // 3)
+            or len(stuck) > max(1, len(history.spans[place]) // FEWEST_PEERS)
         ):
             continue
         others_s = _longest_beside(history, place, long)

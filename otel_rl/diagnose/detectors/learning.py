@@ -17,13 +17,15 @@ from otel_rl.diagnose.stats.changes import find_fall
 from otel_rl.diagnose.stats.jumps import Jump, jump
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure, heading
-from otel_rl.diagnose.thresholds import FAR, IN_ORDER, LONGER_NOISE, MANY, SLACK
+from otel_rl.diagnose.thresholds import A_FEW, FAR, IN_ORDER, LONGER_NOISE, MANY, SLACK
 
 __all__ = ["degeneration", "new_tasks", "not_a_number", "wrong_rewards"]
 
 # Age of the oldest samples of a batch, in units of the usual one; and most steps of a jump.
 _OLDEST, _MOST_MIXED = 2.0, 4
 
+
+_LOWER, _HIGHER = 0.4, 3.0  # times the entropy or KL before
 
 _FALL = 0.3  # part of the best reward
 
@@ -253,7 +255,7 @@ def _degenerate(
     found = level(track)
     if fall is not None and found is not None and _is_worse(kind, track, found):
         reward, dropped = fall
-        if found.step <= dropped.step + 3:
+        if found.step <= dropped.step + A_FEW:
             since = _begun(track, found.step, dropped.step)
             yield Cause(
                 kind,
@@ -299,8 +301,8 @@ def _is_worse(kind: Kind, track: Track, found: LevelChange) -> bool:
     """Return whether the level is far worse than before, and worse than its trend."""
     beyond = beyond_trend(track, found.step, fewest=1)
     if kind is Kind.ENTROPY_COLLAPSE:
-        return found.is_fall(ratio=0.4) and (beyond is None or beyond < 0)
-    return found.is_rise(ratio=3.0) and (beyond is None or beyond > 0)
+        return found.is_fall(ratio=_LOWER) and (beyond is None or beyond < 0)
+    return found.is_rise(ratio=_HIGHER) and (beyond is None or beyond > 0)
 
 
 def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:

@@ -12,10 +12,19 @@ from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, begun, level, smoothed
 from otel_rl.diagnose.stats.trends import departure
-from otel_rl.diagnose.thresholds import CLEARLY, FEWEST_SINCE, HALF, LEAST_PART, OFTEN, SEVERAL
+from otel_rl.diagnose.thresholds import (
+    CLEARLY,
+    FEWEST_SINCE,
+    HALF,
+    LEAST_PART,
+    NOISE_OF_COUNTS,
+    OFTEN,
+    SEVERAL,
+)
 
 __all__ = ["staleness"]
 
+_TIMES_OLDER, _OLDER = 1.8, 1.5  # times, and versions
 _FILLED = 2  # times the age of its samples: steps until a buffer is full for the first time
 _AT_LEVEL = 0.25  # of a change, by which values are off a level
 _LITTLE_OLDER = 2.5  # versions
@@ -28,9 +37,9 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
     for key, worker, raw in tracks_about(history, Subject.STALENESS):
         track = _over_pushes(raw.finite())
         change = level(track)
-        if change is None or not change.is_rise(ratio=1.8, size=1.5):
+        if change is None or not change.is_rise(ratio=_TIMES_OLDER, size=NOISE_OF_COUNTS):
             continue
-        if change.after - change.before < 1.5:
+        if change.after - change.before < _OLDER:
             continue
         if _is_of_pauses(history, track, change):
             continue

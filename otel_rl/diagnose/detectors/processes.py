@@ -23,9 +23,11 @@ from otel_rl.diagnose.thresholds import (
     FEWEST_PEERS,
     FEWEST_STEPS,
     HALF,
+    LEAST_PART,
     LONGER,
     NEARLY_ALL,
     NEWS_S,
+    NOISE_OF_COUNTS,
     OFTEN,
     SEVERAL,
     SLACK,
@@ -51,7 +53,10 @@ _SKEW_S = 1.5
 _LATE_OF_TWO_S = 15.0  # an SDK's exporter waits for 5 s and sends for up to 10
 _NEARER = 0.2  # of the lateness, in three exports
 _EVIDENT_SKEW_S = 0.02
+_IN_ORDER_OF_LIMITS = 0.9  # a limit that is set does not vary
+_OF_MISSES = 0.3  # weight of cache misses
 _TELLING = 0.7  # weight of evidence that tells of thrashing alone; cache misses only add to it
+_MORE_GC, _IN_ORDER_OF_GC = 3.0, 0.6  # times before: collections come now and then
 _GC_SHARE_FELT = 0.015  # of a step, where work takes as much longer as the collector stops it
 _GC_FELT = 0.6  # part of these pauses by which it does
 
@@ -294,7 +299,7 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
     Links between spans prove much smaller differences, unless the exports contradict them: a
     message sent long before its span ended proves nothing.
     """
-    measured = {worker: lags for worker, lags in history.lags.items() if len(lags.values) >= 3}
+    measured = {worker: lags for worker, lags in history.lags.items() if len(lags.values) >= A_FEW}
     proven: dict[str, list[float]] = {}
     for step in history.steps:
         for worker, ahead_s in step.clocks:
@@ -322,7 +327,7 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
         proven.pop(worker, None)
     for worker, found in sorted(proven.items()):
         ahead_s = median(found)
-        if abs(ahead_s) >= _EVIDENT_SKEW_S and len(found) * 3 >= len(history.steps):
+        if abs(ahead_s) >= _EVIDENT_SKEW_S and len(found) * A_FEW >= len(history.steps):
             yield _skewed(worker, ahead_s, "messages are received before they are sent")
 
 
@@ -357,7 +362,7 @@ class _UsualLags:
         least_s = [
             self._ever_s[name] if len(at_the_time) == len(track.values) else min(at_the_time)
             for name, track in measured.items()
-            if len(at_the_time := _meanwhile(track, begun_s, ended_s)) >= 3
+            if len(at_the_time := _meanwhile(track, begun_s, ended_s)) >= A_FEW
         ]
         if len(measured) == len(least_s) == FEWEST_PEERS - 1:
             return _agreed(least_s)
@@ -434,7 +439,7 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
         among = len(history.workers.get(key, ()))
         # A step has several exports, or one has those of several steps.
         of_steps = smoothed(counts)
-        change = level(of_steps, shortest=3, among=among)
+        change = level(of_steps, shortest=A_FEW, among=among)
         if change is None or not _is_more_gc(change):
             of_steps, change = counts, soon(counts, among=among)
         if change is None or not _is_more_gc(change):
@@ -462,7 +467,7 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
 
 
 def _is_more_gc(change: LevelChange) -> bool:
-    return change.is_rise(ratio=3.0, order=0.6, size=1.5)
+    return change.is_rise(ratio=_MORE_GC, order=_IN_ORDER_OF_GC, size=NOISE_OF_COUNTS)
 
 
 def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> float:
@@ -470,7 +475,7 @@ def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> fl
     longer_s = [
         found[1] - found[0]
         for of in history.spans.values()
-        if worker in of and (found := medians(of[worker], change.step, shortest=3)) is not None
+        if worker in of and (found := medians(of[worker], change.step, shortest=A_FEW)) is not None
     ]
     is_felt = max(longer_s, default=0.0) >= _GC_FELT * (change.after - change.before)
     return _GC_SHARE_FELT if is_felt else SMALL_PART
@@ -485,19 +490,19 @@ def _usual_s(track: Track, since: int) -> float:
 def preemptions(history: RunHistory) -> Iterator[Cause]:
     """Find generators whose KV cache is too small: requests are evicted and recomputed."""
     evidence: list[tuple[float, int, Evidence]] = []
-    for subject, ratio in ((Subject.PREEMPTIONS, 3.0), (Subject.CACHE_MISSES, 1.5)):
+    for subject, ratio in ((Subject.PREEMPTIONS, A_FEW), (Subject.CACHE_MISSES, LONGER)):
         for key, worker, track in tracks_about(history, subject):
-            shortest = 3
+            shortest = A_FEW
             if subject is Subject.PREEMPTIONS:
                 counts = with_gaps(history, summed_by_step(track))
                 track, shortest = _far_above(counts) or (counts, SEVERAL)
             change = level(track, shortest=shortest, among=len(history.workers.get(key, ())))
-            if change and change.is_rise(ratio=ratio) and change.after > 0.02:
+            if change and change.is_rise(ratio=ratio) and change.after > LEAST_PART:
                 what = "requests preempted or recomputed"
                 if subject is Subject.CACHE_MISSES:
                     what = "share of prompt tokens that were not in the cache"
                 one = Evidence(what, key, worker, change.before, change.after)
-                weight = 1.0 if subject is Subject.PREEMPTIONS else 0.3
+                weight = 1.0 if subject is Subject.PREEMPTIONS else _OF_MISSES
                 evidence.append((weight * change.change.order, change.step, one))
     if not any(weight >= _TELLING for weight, *_ in evidence):
         return
@@ -539,8 +544,8 @@ def _far_above(counts: Track) -> tuple[Track, int] | None:
 def throttling(history: RunHistory) -> Iterator[Cause]:
     """Find devices that are slowed down by heat, or by a power limit that was lowered."""
     for key, worker, track in _of_devices(history, Subject.POWER_LIMIT):
-        change = level(track, shortest=3, among=len(history.workers.get(key, ())))
-        if change and change.is_fall(ratio=NEARLY_ALL, order=0.9):
+        change = level(track, shortest=A_FEW, among=len(history.workers.get(key, ())))
+        if change and change.is_fall(ratio=NEARLY_ALL, order=_IN_ORDER_OF_LIMITS):
             yield Cause(
                 Kind.THROTTLED,
                 f"the power limit of {worker or key} is {change.after:.4g} W since step "
@@ -551,8 +556,8 @@ def throttling(history: RunHistory) -> Iterator[Cause]:
                 evidence=[Evidence("power limit", key, worker, change.before, change.after, "W")],
             )
     for key, worker, track in _of_devices(history, Subject.THROTTLING):
-        change = level(track, shortest=3, among=len(history.workers.get(key, ())))
-        if change and change.is_rise(ratio=2.0) and change.after > 0.05:
+        change = level(track, shortest=A_FEW, among=len(history.workers.get(key, ())))
+        if change and change.is_rise(ratio=2.0) and change.after > SMALL_PART:
             yield Cause(
                 Kind.THROTTLED,
                 f"{worker or key} is throttled since step {change.step}",

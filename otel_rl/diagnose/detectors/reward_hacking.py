@@ -22,6 +22,7 @@ from otel_rl.diagnose.stats.trends import beyond_trend, departure
 from otel_rl.diagnose.thresholds import (
     A_FEW,
     FEWEST_BEFORE,
+    FEWEST_SINCE,
     IN_ORDER_OF_MANY,
     LARGE_PART,
     LONGER_NOISE,
@@ -122,7 +123,7 @@ def _gain(track: Track, since: int) -> tuple[float, float] | None:
     """Return the reward before and at the end, if it is clearly higher since then."""
     before = track.before(since)
     after = track.values[len(before) :]
-    if len(before) < _NEAR or len(after) < 4:
+    if len(before) < _NEAR or len(after) < FEWEST_SINCE:
         return None
     noise = spread([b - a for a, b in pairwise(track.values)])
     first, last = median(before[-_NEAR:]), median(after[len(after) // 2 :])

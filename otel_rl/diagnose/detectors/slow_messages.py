@@ -13,6 +13,8 @@ from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, medians, settled, soon
 from otel_rl.diagnose.stats.pooled import pooled
 from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    AS_MUCH,
     FEWEST_SINCE,
     HALF,
     IN_ORDER,
@@ -104,7 +106,7 @@ def _late_calls(history: RunHistory) -> Iterator["_Late"]:
         else:
             served = []
         on_the_way = min(more, _longer_fastest(track, change)) - max(served, default=0.0)
-        if on_the_way >= max(_MIN_DELAY_S, 0.5 * more):
+        if on_the_way >= max(_MIN_DELAY_S, HALF * more):
             yield _Late(on_the_way, change, key, worker, frozenset(of for of, _ in servers))
 
 
@@ -156,13 +158,13 @@ def _comparable(history: RunHistory) -> int:
 
 def _is_felt(history: RunHistory, late: _Late) -> bool:
     """Return whether steps take longer by at least half of what the calls added."""
-    found = medians(step_time(history), late.change.step, shortest=3)
+    found = medians(step_time(history), late.change.step, shortest=A_FEW)
     return found is not None and found[1] - found[0] >= HALF * late.on_the_way
 
 
 def _explains(history: RunHistory, late: _Late) -> bool:
     """Return whether a worker's calls took a good part of the time by which steps are longer."""
-    found = medians(step_time(history), late.change.step, shortest=3)
+    found = medians(step_time(history), late.change.step, shortest=A_FEW)
     if found is None:
         return True
     calls = max(1.0, _calls(history, late) / max(1, history.last - late.change.step + 1))
@@ -192,17 +194,19 @@ def _slower_syncs(history: RunHistory) -> Iterator[tuple[str, LevelChange]]:
         if work_of(place) is Work.SYNC:
             for worker, track in of.items():
                 change = soon(settled(track))
-                if change is not None and change.is_rise(ratio=1.7):
+                if change is not None and change.is_rise(ratio=MUCH_LONGER):
                     yield worker, change
 
 
 def _is_of_a_sync(late: _Late, syncs: list[tuple[str, LevelChange]]) -> bool:
     """Return whether the calls became slower by a weight transfer of that worker."""
     more = late.change.after - late.change.before
-    return any(
-        late.worker in {None, by} and 0.6 * more <= change.after - change.before <= 1.6 * more
-        for by, change in syncs
-    )
+    return any(late.worker in {None, by} and _is_as_much(change, more) for by, change in syncs)
+
+
+def _is_as_much(change: LevelChange, more: float) -> bool:
+    least, most = AS_MUCH
+    return least * more <= change.after - change.before <= most * more
 
 
 def _method(key: str) -> str:

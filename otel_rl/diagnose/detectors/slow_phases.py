@@ -35,6 +35,7 @@ from otel_rl.diagnose.thresholds import (
     EXPLAINED,
     FELT,
     FEWEST_BEFORE,
+    FEWEST_PEERS,
     FEWEST_SINCE,
     HALF,
     IN_ORDER_OF_MANY,
@@ -42,11 +43,13 @@ from otel_rl.diagnose.thresholds import (
     LARGE_PART,
     LEAST_LONGER,
     LEAST_PART,
+    LONGER,
     LONGER_NOISE,
     MANY,
     MUCH_LONGER,
     NEARLY_ALL,
     NOISE_OF_MANY,
+    STANDS_OUT,
 )
 from otel_rl.goodput import duration
 from otel_rl.semconv.spec import STEP_SPAN
@@ -180,7 +183,7 @@ def slow_kind(place: PhaseKey, *, is_alone: bool = False) -> Kind:
     return Kind.STRAGGLER if is_alone and kind in _IN_STEP else kind
 
 
-def traces_of(history: RunHistory, since: int, count: int = 3) -> list[str]:
+def traces_of(history: RunHistory, since: int, count: int = A_FEW) -> list[str]:
     """Return the traces of the slowest steps from ``since`` on."""
     steps = [step for step in history.steps if step.step >= since and step.trace_id]
     steps.sort(key=lambda step: -sum(seconds for *_, seconds in step.path))
@@ -215,7 +218,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
                 history, place, peers, of_role[place], least_s, None if is_felt else eased_s
             )
         )
-        if alone and len(alone) <= max(1, len(tracks) // 3):
+        if alone and len(alone) <= max(1, len(tracks) // FEWEST_PEERS):
             yield _cause(history, place, alone, is_alone=True)
             continue
         found = _slowdown(load, place, tracks, of_role[place])
@@ -260,7 +263,7 @@ def grown_together(history: RunHistory) -> Sequence[PhaseKey]:
         found = level(track)
         if found is None or only_waits(history, place) or is_collective(place):
             continue
-        if found.is_rise(ratio=LEAST_LONGER, size=1.2) and found.jump < _AT_ONCE:
+        if found.is_rise(ratio=LEAST_LONGER, size=STANDS_OUT) and found.jump < _AT_ONCE:
             ratios[place] = found.ratio
     return [
         place
@@ -328,7 +331,7 @@ def _is_shared(found: LevelChange, others: Iterable[Track]) -> bool:
 
 
 def _is_slower(found: LevelChange, *, noise: float = 0.0) -> bool:
-    return found.is_rise(ratio=_least_ratio(found, noise=noise), size=1.2)
+    return found.is_rise(ratio=_least_ratio(found, noise=noise), size=STANDS_OUT)
 
 
 def _least_ratio(found: LevelChange, uneven: float = 0.0, *, noise: float = 0.0) -> float:
@@ -404,7 +407,7 @@ def _least_share(found: LevelChange) -> float:
 def _longer_step(eased_s: Track) -> float:
     """Return by how many seconds a step takes longer for its work, if it clearly does."""
     found = level(settled(eased_s))
-    if found is None or not found.is_rise(ratio=1.5):
+    if found is None or not found.is_rise(ratio=LONGER):
         return 0.0
     return found.after - found.before
 
@@ -451,7 +454,7 @@ def _slower_than_peers(
     if unfelt is not None and not _shows(unfelt, found.step, after - before):
         uneven = _UNEVEN / sum(step >= found.step for step in relative.steps)
     least_ratio = _least_ratio(found, uneven, noise=_noise_of_all(of_all.values(), found.step))
-    if not found.is_rise(ratio=least_ratio, order=_MOSTLY, size=1.2):
+    if not found.is_rise(ratio=least_ratio, order=_MOSTLY, size=STANDS_OUT):
         return None
     share = more_of(history, place, worker, found.step, before, after)
     # Its peers may have become faster, which is no slowdown of its own.

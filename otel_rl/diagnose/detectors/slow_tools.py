@@ -13,7 +13,14 @@ from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, medians, settled, soon
 from otel_rl.diagnose.stats.pooled import together
-from otel_rl.diagnose.thresholds import FEWEST_PEERS, IN_ORDER_OF_STEPS, LEAST_PART, MUCH_LONGER
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    FEWEST_PEERS,
+    IN_ORDER_OF_STEPS,
+    LEAST_PART,
+    MUCH_LONGER,
+    STANDS_OUT,
+)
 
 __all__ = ["slow_tools"]
 
@@ -45,7 +52,7 @@ def slow_tools(history: RunHistory) -> Iterator[Cause]:
             (cost, tool, change)
             for tool in tools
             if (change := soon(settled(together(tool.tracks)))) is not None
-            and change.is_rise(ratio=MUCH_LONGER, order=IN_ORDER_OF_STEPS, size=1.2)
+            and change.is_rise(ratio=MUCH_LONGER, order=IN_ORDER_OF_STEPS, size=STANDS_OUT)
             and (cost := _cost(history, tool, change)) >= LEAST_PART
         ]
         if slow and not len(slow) == len(tools) > 1:  # all of them are the environment
@@ -97,7 +104,7 @@ def _cause(history: RunHistory, tool: _Tool, change: LevelChange, also: Sequence
             ),
             *(
                 Evidence("the same", tool.key, worker, *found, "s")
-                for worker, found in sorted(slow.items())[:3]
+                for worker, found in sorted(slow.items())[:A_FEW]
                 if worker != alone
             ),
         ],

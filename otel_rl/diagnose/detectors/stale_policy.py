@@ -18,6 +18,7 @@ from otel_rl.semconv.spec import STEP_SPAN
 __all__ = ["stale_policy", "versions_behind"]
 
 _BEHIND = 2  # versions
+_APART = 1.8  # times the steps from one pull to the next
 
 
 def stale_policy(history: RunHistory) -> Iterator[Cause]:
@@ -43,7 +44,7 @@ def stale_policy(history: RunHistory) -> Iterator[Cause]:
                 for worker in of
                 if (change := level(_between(history.counts[place][worker]), among=len(of)))
                 is not None
-                and change.is_rise(ratio=1.8)
+                and change.is_rise(ratio=_APART)
                 and change.after - change.before >= 1
                 and _is_rarer_than_its_work(history, place, worker, change.step)
             ]
@@ -67,7 +68,7 @@ def _stopped(history: RunHistory, place: PhaseKey) -> Mapping[str, int]:
         last = max([unsure, *steps[-1:]])
         since = history.last - last
         is_long = len(steps) >= SEVERAL and since >= max(SEVERAL, SEVERAL * max(gaps[-SEVERAL:]))
-        if is_long and _works_until(history, place, worker) >= history.last - since // 3:
+        if is_long and _works_until(history, place, worker) >= history.last - since // A_FEW:
             stopped[worker] = last
     return stopped
 

@@ -19,6 +19,7 @@ from otel_rl.diagnose.thresholds import (
     FEWEST_PEERS,
     FEWEST_VARYING,
     HALF,
+    MOSTLY,
     OFTEN,
     SEVERAL,
     SMALL_PART,
@@ -38,6 +39,7 @@ _NO_AMOUNT: Final = re.compile(
     r"rate|per_?s(ec|$)|throughput|max|min|limit|evict|drop|lengths?[/_]"
 )
 _MORE: Final = 1.25  # times as much as peers
+_NOISE: Final = 2.5  # by which it is more: amounts vary by chance
 
 
 class _More(NamedTuple):
@@ -93,7 +95,7 @@ def _with_more(what: str, key: str, tracks: Mapping[str, Track]) -> Iterator[_Mo
     for worker, track in tracks.items():
         relative = peers.relative(worker)
         found = level(relative, shortest=SEVERAL, among=len(tracks))
-        if found is not None and found.is_rise(ratio=_MORE, order=0.8, size=2.5):
+        if found is not None and found.is_rise(ratio=_MORE, order=MOSTLY, size=_NOISE):
             _, own = medians(track, found.step) or (0.0, 0.0)
             if found.after >= _MORE:
                 yield _More(what, key, worker, found.step, found.after, own)
