@@ -1,8 +1,7 @@
 """Detector of phases that are not in every step, such as checkpoints, and take longer than before.
 
-They happen too rarely for statistics, so all later ones have to take far longer than all before. A
-single one proves little: it has to be longer than any noise of this run explains, and so has its
-step.
+They happen too rarely for statistics, so all later ones, two at least, have to take far longer than
+all before. A single one proves nothing: one evaluation of more, or one save to a busy disk.
 """
 
 from collections import defaultdict
@@ -12,24 +11,23 @@ from math import sqrt
 from statistics import median
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slower, step_time
+from otel_rl.diagnose.detectors.slow_phases import slower, usual_step_s
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause
-from otel_rl.diagnose.stats.levels import medians, settled
-from otel_rl.diagnose.thresholds import A_FEW, BEYOND_NOISE, FEWEST_BEFORE, HALF, LONGER
+from otel_rl.diagnose.stats.levels import medians
+from otel_rl.diagnose.thresholds import A_FEW, BEYOND_NOISE, HALF
 from otel_rl.goodput import duration
 
 __all__ = ["rare_phases"]
 
 _RARE = 0.4  # of the steps
 _FAR = 2.5  # times the longest before
-_FAR_OF_ONE, _ALIKE = 3.5, 1.6  # the same after one or of one, if all others are alike
+_FAR_OF_ONE, _ALIKE = 3.5, 1.6  # the same after a single one, if all since then are alike
 
 
 def rare_phases(history: RunHistory) -> Iterator[Cause]:
     """Find rare phases that take far longer than all before them."""
-    steps = step_time(history).finite()
-    usual_s = median(steps.values) if steps.values else 0.0
+    usual_s = usual_step_s(history)
     for place, tracks in history.spans.items():
         if only_waits(history, place) and work_of(place) is not Work.SYNC:
             continue
@@ -42,47 +40,21 @@ def rare_phases(history: RunHistory) -> Iterator[Cause]:
         columns = sorted(longest.items())
         values = [value for _, value in columns]
         most, least = [*accumulate(values, max)], [*accumulate(reversed(values), min)][::-1]
-        for cut in range(1, len(columns) if len(columns) >= A_FEW else 1):
+        for cut in range(1, len(columns) - 1):  # one alone proves nothing
             if least[cut] < max(_FAR * most[cut - 1], HALF * usual_s + most[cut - 1]):
                 continue
             before, after = values[:cut], values[cut:]
             if not median(before) or least[cut] < _far(before, after) * most[cut - 1]:
                 continue
-            longer_s = after[0] - most[cut - 1]
-            if len(after) > 1 or (
-                _is_felt(steps, columns[cut][0], usual_s + HALF * longer_s)
-                and least[cut] >= LONGER * _shown(history, place) * most[cut - 1]
-            ):
-                yield _cause(history, place, columns[cut][0], median(before), median(after))
-                break
-
-
-def _is_felt(steps: Track, since: int, least_s: float) -> bool:
-    """Return whether the step of a single one, or the next, takes so long."""
-    columns = zip(steps.steps, steps.values, strict=True)
-    return any(took_s >= least_s for step, took_s in columns if since <= step <= since + 1)
-
-
-def _shown(history: RunHistory, place: PhaseKey) -> float:
-    """Return how many times its usual time any other work of the run has taken."""
-    return max(
-        (
-            max(track.values) / usual
-            for other, of in history.spans.items()
-            if other != place and not only_waits(history, other)
-            for track in map(settled, of.values())
-            if len(track.values) >= FEWEST_BEFORE and (usual := median(track.values)) > 0
-        ),
-        default=1.0,
-    )
+            yield _cause(history, place, columns[cut][0], median(before), median(after))
+            break
 
 
 def _far(before: Sequence[float], after: Sequence[float]) -> float:
     """Return how many times as long it has to take."""
-    fewer, others = sorted((before, after), key=len)
-    if len(fewer) > 1:
+    if len(before) > 1:
         return _FAR
-    is_alike = len(others) >= A_FEW and max(others) <= _ALIKE * min(others)
+    is_alike = len(after) >= A_FEW and max(after) <= _ALIKE * min(after)
     return _FAR_OF_ONE if is_alike else BEYOND_NOISE
 
 
