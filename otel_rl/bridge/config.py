@@ -195,7 +195,7 @@ class DiagnoseSettings(Section):
     """Schedule of diagnosis."""
 
     every_s: Seconds = Field(2.0, ge=0)
-    """Shortest time between two diagnoses of a run. All diagnoses together take 1 % of a core. 0:
+    """Shortest time between two diagnoses of a run. All diagnoses together take 2 % of a core. 0:
     none."""
 
 

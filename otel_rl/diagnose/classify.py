@@ -13,8 +13,9 @@ from typing import Final
 
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.timings import is_step, timed_part
+from otel_rl.diagnose.history.timings import is_whole_step, timed_part
 from otel_rl.diagnose.stats.usual import usual_time
+from otel_rl.diagnose.thresholds import CLEARLY, SIDE
 from otel_rl.semconv.names import (
     PHASES,
     RlGoodputPartValues,
@@ -23,7 +24,7 @@ from otel_rl.semconv.names import (
     RlStageValues,
     RlWorkerRoleValues,
 )
-from otel_rl.semconv.spec import STEP_SPAN, TOOL_SPAN
+from otel_rl.semconv.spec import TOOL_SPAN
 
 __all__ = [
     "Subject",
@@ -238,7 +239,7 @@ def only_waits(history: RunHistory, place: PhaseKey) -> bool:
     last to come wait in it.
     """
     is_wait = place in history.waits or _part_by_words(place.phase) is RlGoodputPartValues.IDLE
-    is_whole = place.phase == STEP_SPAN or is_step(place.phase)
+    is_whole = is_whole_step(place.phase)
     return is_wait or is_collective(place) or (is_whole and _is_rest(history, place))
 
 
@@ -267,17 +268,15 @@ def _is_rest(history: RunHistory, place: PhaseKey) -> bool:
 def _is_beyond_a_step(history: RunHistory, seconds: float) -> bool:
     """Return whether parts that take so long together must overlap, because a step is shorter."""
     rhythm = Rhythm.of(history)
-    return rhythm is not None and seconds > _OVERLAP * rhythm.usual_s
+    return rhythm is not None and seconds > CLEARLY * rhythm.usual_s
 
 
 def _newest(track: Track) -> float:
     """Return the level at which a series ends: work without a phase may have been added."""
-    return median(track.values[-max(_ENDING, len(track.values) // 4) :]) if track.values else 0.0
+    return median(track.values[-max(SIDE, len(track.values) // 4) :]) if track.values else 0.0
 
 
 _REST: Final = 0.2  # of the parts of a step
-_ENDING: Final = 5  # values, at least
-_OVERLAP: Final = 1.4  # times a step
 
 
 def waits_for_samples(place: PhaseKey) -> bool:

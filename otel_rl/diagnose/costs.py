@@ -18,6 +18,7 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import SLOW, Cause, Kind
 from otel_rl.diagnose.spans.critical_path import IDLE
 from otel_rl.diagnose.stats.levels import medians, settled
+from otel_rl.diagnose.thresholds import LONGER_NOISE, SIDE, SMALL_PART, UNLIKE
 from otel_rl.goodput import duration
 from otel_rl.semconv.names import RlPhaseValues
 from otel_rl.semconv.spec import STEP_SPAN
@@ -25,10 +26,6 @@ from otel_rl.semconv.spec import STEP_SPAN
 __all__ = ["Cost", "cost_of", "ranked_by_cost"]
 
 _LEAST: Final = 0.01  # of a step
-_LEAST_UNCLEAR: Final = 0.05  # the same where steps are not clearly longer
-_FEWEST: Final = 5  # steps
-_ALSO_SLOW: Final = 1.3  # times as long
-_CLEAR: Final = 2.0  # times its standard error
 _UNACCOUNTED: Final = str(RlPhaseValues.UNACCOUNTED)
 _UNEXPLAINED: Final = frozenset({IDLE, STEP_SPAN})
 
@@ -98,7 +95,7 @@ def cost_of(history: RunHistory, cause: Cause, *, is_only: bool = False) -> Cost
     else:
         return None
     lost_s = sum(saved.values())
-    least = _LEAST if added is None or added.is_clear else _LEAST_UNCLEAR
+    least = _LEAST if added is None or added.is_clear else SMALL_PART
     if lost_s < least * sum(took.values()):
         return None
     without = [max(0.0, seconds - saved.get(step, 0.0)) for step, seconds in took.items()]
@@ -120,16 +117,16 @@ class _Added(NamedTuple):
     @property
     def is_clear(self) -> bool:
         """Return whether the noise of the steps is no explanation."""
-        return self.mean_s > _CLEAR * self.error_s
+        return self.mean_s > LONGER_NOISE * self.error_s
 
 
 def _added(history: RunHistory, cause: Cause, took: Mapping[int, float]) -> _Added | None:
     """Return the added time of a step; None if too few steps are before the cause."""
     eased = settled(Workload(history).eased_steps(step_time(history).finite()))
     columns = [*zip(eased.steps, eased.values, strict=True)]
-    before = [value for step, value in columns if step < (cause.since or 0)]
+    before = eased.before(cause.since or 0)
     since = [value for step, value in columns if step in took]
-    if min(len(before), len(since)) < _FEWEST:
+    if min(len(before), len(since)) < SIDE:
         return None
     error_s = sqrt(variance(before) / len(before) + variance(since) / len(since))
     return _Added(fmean(since) - fmean(before), error_s)
@@ -259,9 +256,9 @@ def _slow_places(history: RunHistory, cause: Cause) -> Iterator[tuple[PhaseKey, 
         levels = (
             _of_peers(cause.worker, tracks)
             if cause.since is None
-            else medians(own, cause.since, shortest=_FEWEST)
+            else medians(own, cause.since, shortest=SIDE)
         )
-        if levels is not None and levels[1] >= _ALSO_SLOW * levels[0] > 0:
+        if levels is not None and levels[1] >= UNLIKE * levels[0] > 0:
             yield place, levels[0] / levels[1]
 
 

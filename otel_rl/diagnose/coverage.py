@@ -1,7 +1,6 @@
 """Coverage of a diagnosis: what "healthy" rests on, and why it cannot be said."""
 
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -15,16 +14,17 @@ from otel_rl.diagnose.detectors.slow_phases import (
 )
 from otel_rl.diagnose.detectors.standing_work import standing_work
 from otel_rl.diagnose.history.run_history import RunHistory, Track
-from otel_rl.diagnose.result import MOST_NAMED, Kind
+from otel_rl.diagnose.history.track import gaps_s
+from otel_rl.diagnose.result import MOST_NAMED, Kind, listed
 from otel_rl.diagnose.stats.changes import spread
-from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, settled
+from otel_rl.diagnose.stats.levels import settled
+from otel_rl.diagnose.thresholds import FEWEST_STEPS, FRESH_S, LONGER, LONGER_NOISE, NEWS_S
 from otel_rl.plurals import many
 from otel_rl.records import ExperimentStatus, WorkerFailure
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["NO_PATH", "Coverage", "coverage", "doubts", "steps_of"]
 
-_FEWEST_STEPS: Final = 8
 NO_PATH: Final = f"no critical path (no span {STEP_SPAN}, as otel_rl.step(n) makes)"
 """What costs a diagnosis the critical path, beside what it has seen."""
 
@@ -40,9 +40,6 @@ _WORK: Final = {
 }
 _UNMEASURED: Final = "nothing tells their work (tokens, samples or lengths)"
 _UNTIMED: Final = "nothing measures how long steps take"
-_SILENT_S: Final = 60.0
-_SILENT: Final = 10  # times the usual duration of a step
-_LONG_S: Final = 10.0
 _LONG: Final = 10  # times the usual duration of a step
 
 
@@ -111,7 +108,7 @@ def coverage(history: RunHistory) -> Coverage:
     timed = {worker for of in history.spans.values() for worker in of}
     workers = {*timed, *history.lags, *(name for of in history.workers.values() for name in of)}
     least_ratio = None
-    if len(values) >= _FEWEST_STEPS and (usual := median(values)) > 0:
+    if len(values) >= FEWEST_STEPS and (usual := median(values)) > 0:
         least_ratio = max(LONGER, 1 + LONGER_NOISE * spread(values) / usual)
     has_path = bool(history.steps)
     return Coverage(
@@ -131,11 +128,11 @@ def coverage(history: RunHistory) -> Coverage:
 
 def _longest(times_s: Track) -> tuple[int, float, float] | None:
     """Return the step, duration and ratio of the longest step, if it is far beyond the usual."""
-    if len(times_s.values) < _FEWEST_STEPS:
+    if len(times_s.values) < FEWEST_STEPS:
         return None
     seconds, step = max(zip(times_s.values, times_s.steps, strict=True))
     usual_s = median(times_s.values)
-    is_long = seconds >= _LONG_S and usual_s > 0 and seconds >= _LONG * usual_s
+    is_long = seconds >= NEWS_S and usual_s > 0 and seconds >= _LONG * usual_s
     return (step, seconds, seconds / usual_s) if is_long else None
 
 
@@ -157,7 +154,7 @@ def doubts(
     steps = steps_of(history)
     if not steps:
         yield "no step was seen"
-    elif steps < _FEWEST_STEPS and not is_part:
+    elif steps < FEWEST_STEPS and not is_part:
         yield f"{many(steps, 'step')} {'is' if steps == 1 else 'are'} too few to compare"
     grown = sorted({place.phase for place in grown_together(history)})
     if grown:
@@ -173,11 +170,11 @@ def doubts(
     yield from unused_workers(history)
     yield from longer_by_design(history)
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
-    usual_s = median([b - a for a, b in pairwise(begun_s)] or [0.0])
+    usual_s = median(gaps_s(begun_s) or [0.0])
     if is_interrupted and not is_part:
         yield "its bridge was killed or stopped before the end of the run"
         return
-    is_silent = silent_s > max(_SILENT_S, _SILENT * usual_s)
+    is_silent = silent_s > max(FRESH_S, _LONG * usual_s)
     if is_silent and history.status == ExperimentStatus.RUNNING:
         yield f"nothing was reported for {silent_s:.0f} s, and the run has not ended"
 
@@ -220,8 +217,6 @@ def _undone(history: RunHistory) -> str:
     of, peers = sorted(standing.workers), history.spans[standing.place].keys()
     if len(of) > len(peers) / 2:
         return ""
-    more = f" and {len(of) - MOST_NAMED} more" if len(of) > MOST_NAMED else ""
     return (
-        f"; {', '.join(of[:MOST_NAMED])}{more} had come to no end of {standing.place.phase}, "
-        "which their peers had done"
+        f"; {listed(of)} had come to no end of {standing.place.phase}, which their peers had done"
     )

@@ -7,20 +7,17 @@ end, and the crash comes after what happened first.
 from collections.abc import Sequence
 from copy import copy
 from itertools import chain
-from typing import Final
 
 from otel_rl.diagnose.detectors.hung_worker import hung_workers
 from otel_rl.diagnose.detectors.idle_workers import idle_workers
 from otel_rl.diagnose.detectors.processes import first_failure
 from otel_rl.diagnose.detectors.stalls import stalls
-from otel_rl.diagnose.explain import SLACK
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Kind
+from otel_rl.diagnose.thresholds import NEWS_S, SLACK
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
 __all__ = ["in_order_of_time", "stalls_before_the_end"]
-
-_AT_ONCE_S: Final = 10.0  # a launcher that ends all processes waits for each
 
 
 def stalls_before_the_end(history: RunHistory) -> Sequence[Cause]:
@@ -61,7 +58,7 @@ def _is_killed(history: RunHistory) -> bool:
         return False
     last_s = [track.times_s[-1] for track in history.lags.values() if track.times_s]
     own_s = [history.lags[one.worker].times_s[-1] for one in lasting if one.worker in history.lags]
-    return bool(own_s) and min(own_s) >= max(last_s) - _AT_ONCE_S
+    return bool(own_s) and min(own_s) >= max(last_s) - NEWS_S
 
 
 def _is_long_before(cause: Cause, end: Cause) -> bool:

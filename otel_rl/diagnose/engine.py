@@ -37,20 +37,24 @@ from otel_rl.diagnose.detectors.stage_imbalance import stage_imbalance
 from otel_rl.diagnose.detectors.uneven_work import uneven_work
 from otel_rl.diagnose.detectors.workload import Workload, changes, slower_by_fewer_workers
 from otel_rl.diagnose.endings import in_order_of_time, stalls_before_the_end
-from otel_rl.diagnose.explain import SLACK, is_near, unexplained
+from otel_rl.diagnose.explain import is_near, unexplained
 from otel_rl.diagnose.history.delays import is_late
 from otel_rl.diagnose.history.records import PARTIAL_PATH, StepFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.off_the_path import Paths
-from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
+from otel_rl.diagnose.result import MOST_NAMED, Cause, Diagnosis, Evidence, Kind, Verdict
 from otel_rl.diagnose.spans.critical_path import IDLE
 from otel_rl.diagnose.spans.span_forest import UNACCOUNTED
-from otel_rl.diagnose.stats.levels import (
+from otel_rl.diagnose.stats.levels import LevelChange, level, settled
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    FEWEST_STEPS,
+    HALF,
+    IN_ORDER_OF_MANY,
     IN_ORDER_OF_STEPS,
     LONGER,
-    LevelChange,
-    level,
-    settled,
+    NEARLY_ALL,
+    SLACK,
 )
 from otel_rl.diagnose.transients import lasting
 from otel_rl.goodput import duration
@@ -95,17 +99,10 @@ DETECTORS: Sequence[Callable[[RunHistory], Iterable[Cause]]] = (
 )
 """All detectors, in the order in which their causes are listed before they are ranked."""
 
-_FEWEST_USUAL: Final = 3  # steps to compare with
 _MIN_PART: Final = 0.2  # part of a step that a slowdown must take to explain it
 _SHORTER: Final = (0.85, 0.7, 0.55, 0.4)  # ends of the parts that are searched for past causes
 _FEWEST_OF_PART: Final = 20  # steps
-_MOST_OF_SILENCE: Final = 0.5
 _FAILURES: Final = 8  # that are listed
-_MOST_PAUSES: Final = 4  # whose steps are named
-_TOGETHER: Final = 3  # steps between two changes that may be one
-_AS_MUCH: Final = 0.85  # the same of two added times
-_AS_LONG: Final = 0.95  # at least as long
-_FEW: Final = 8  # steps in which no change can be detected
 
 
 def diagnose(
@@ -129,7 +126,7 @@ def diagnose(
     first, last = steps or (history.first, history.last)
     part = history if steps is None else history.between(history.first, last)
     causes: Sequence[Cause]
-    if steps is not None and last - first < _FEW:
+    if steps is not None and last - first < FEWEST_STEPS:
         causes = _ranked(part, _of_few(part, first, last))
     else:
         found: Iterable[Cause] = _detected(part)
@@ -190,13 +187,13 @@ def _pauses(history: RunHistory) -> Iterator[str]:
     times = duration(max(seconds))
     after = f"step {steps[0]}"
     if len(found) > 1:
-        more = f" and {len(steps) - _MOST_PAUSES} more" if len(steps) > _MOST_PAUSES else ""
+        more = f" and {len(steps) - MOST_NAMED} more" if len(steps) > MOST_NAMED else ""
         shortest = duration(min(seconds))
         times = times if shortest == times else f"{shortest} to {times}"
-        after = f"steps {', '.join(map(str, steps[:_MOST_PAUSES]))}{more}"
+        after = f"steps {', '.join(map(str, steps[:MOST_NAMED]))}{more}"
     why = "all stood still together, or their network did, or the bridge was down"
     if all(
-        is_late(history, end_s, 2 * end_s - begin_s, _MOST_OF_SILENCE * (end_s - begin_s))
+        is_late(history, end_s, 2 * end_s - begin_s, HALF * (end_s - begin_s))
         for begin_s, end_s, _ in found
     ):
         why = "the network or the bridge was down; the reports came later"
@@ -282,11 +279,11 @@ def _is_around(history: RunHistory, whole: Cause, part: Cause) -> bool:
         place = PhaseKey(one.role or "", one.phase or "")
         if place not in history.unspanned or not one.evidence or one.evidence[0].unit != "s":
             return False
-    if whole.since is None or part.since is None or abs(whole.since - part.since) > _TOGETHER:
+    if whole.since is None or part.since is None or abs(whole.since - part.since) > A_FEW:
         return False
     (before_s, more_s), (of_part_s, part_more_s) = map(_slowdown_of, (whole, part))
-    is_as_much = _AS_MUCH * max(more_s, part_more_s) <= min(more_s, part_more_s)
-    return is_as_much and before_s >= _AS_LONG * of_part_s
+    is_as_much = IN_ORDER_OF_MANY * max(more_s, part_more_s) <= min(more_s, part_more_s)
+    return is_as_much and before_s >= NEARLY_ALL * of_part_s
 
 
 def _slowdown_of(cause: Cause) -> tuple[float, float]:
@@ -376,7 +373,7 @@ def _of_few(history: RunHistory, first: int, last: int) -> Iterator[Cause]:
     """Find phases that took longer than usual in these steps, on their critical path."""
     asked = [step for step in history.steps if first <= step.step <= last]
     usual = [step for step in history.steps if not first <= step.step <= last]
-    if not asked or len(usual) < _FEWEST_USUAL:
+    if not asked or len(usual) < A_FEW:
         return
     whole = median(sum(_by_place(step).values()) for step in usual)
     for place in sorted({place for step in asked for place in _by_place(step)}):
@@ -387,12 +384,12 @@ def _of_few(history: RunHistory, first: int, last: int) -> Iterator[Cause]:
         worker = _who_took_most(asked, place)
         yield Cause(
             slow_phases.slow_kind(place),
-            min(0.9, 0.4 + 0.5 * (now - before) / (whole or 1)),
             f"{place.phase} of {worker} decided {now:.3g} s of the step, usually {before:.3g} s",
             role=place.role,
             worker=worker,
             phase=place.phase,
             since=first,
+            strength=(now - before) / (whole or 1),
             evidence=[
                 Evidence(
                     f"{place.phase} on the critical path",

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from otel_rl.diagnose.history.timings import is_step
+from otel_rl.diagnose.history.timings import is_whole_step
 from otel_rl.diagnose.result import SLOW, Cause, Kind
-from otel_rl.semconv.spec import STEP_SPAN
+from otel_rl.diagnose.thresholds import AS_MUCH, FELT, OFTEN, SLACK, UNLIKE
 
-__all__ = ["SLACK", "is_near", "unexplained"]
+__all__ = ["is_near", "unexplained"]
 
 _LEARNING: Final = frozenset(
     {Kind.REWARD_DROP, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH, Kind.REWARD_HACKING}
@@ -70,13 +70,8 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
 
 _Subject = tuple[Kind, str | None, str | None]
 
-SLACK: Final = 8  # tolerance of the first step of a change, in steps
-_MORE_OF_WORK: Final = 1.3  # times as long for each token is another fault
-_AS_MANY: Final = 0.75  # the same of two ratios
-_MORE: Final = 1.05  # a part that calls takes no more times as long than what it calls
 _OF_TRANSFER: Final = 0.4  # the same of two sides of a transfer
 _AS_LONG: Final = 0.9  # the same of two durations
-_AS_MUCH: Final = (0.6, 1.6)  # range of ratios at which two slowdowns are the same
 
 
 def is_near(since: int | None, step: int) -> bool:
@@ -126,7 +121,7 @@ def _is_same_transfer(cause: Cause, other: Cause) -> bool:
     (before_s, longer_s), (other_before_s, other_s) = _slower_by(cause), _slower_by(other)
     is_as_much = _OF_TRANSFER * max(longer_s, other_s) <= min(longer_s, other_s)
     times, other_times = longer_s * other_before_s, other_s * before_s
-    return is_as_much or _AS_MANY * times <= other_times <= times / _AS_MANY
+    return is_as_much or OFTEN * times <= other_times <= times / OFTEN
 
 
 def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
@@ -178,7 +173,7 @@ def _is_by_its_work(cause: Cause, effect: Cause) -> bool:
     """Return whether a worker takes longer by no more than its larger share of the work."""
     work, time = cause.evidence[0], effect.evidence[0]
     more = (work.after or 0.0) / (work.before or 1.0)
-    return (time.after or 0.0) <= _MORE_OF_WORK * more * (time.before or 0.0)
+    return (time.after or 0.0) <= UNLIKE * more * (time.before or 0.0)
 
 
 def _is_answer_to(answer: Cause, call: Cause) -> bool:
@@ -197,11 +192,11 @@ def _is_answer_to(answer: Cause, call: Cause) -> bool:
     (before_s, longer_s), (call_before_s, call_longer_s) = _slower_by(answer), _slower_by(call)
     if answer.phase == call.phase:
         return before_s < call_before_s  # a call is as long as all that it asks for
-    is_as_much = _AS_MUCH[0] * call_longer_s <= longer_s <= _AS_MUCH[1] * call_longer_s
+    is_as_much = AS_MUCH[0] * call_longer_s <= longer_s <= AS_MUCH[1] * call_longer_s
     if call.kind is Kind.SLOW_PHASE and longer_s < call_longer_s:
         # It may call several times, one after the other, and do nothing else.
         times, call_times = _ratio(answer), _ratio(call)
-        is_as_much |= _AS_MANY * times <= call_times <= _MORE * times
+        is_as_much |= OFTEN * times <= call_times <= FELT * times
     is_same = _AS_LONG * max(before_s, call_before_s) <= min(before_s, call_before_s)
     if is_same and (answer.kind in _ANSWERS) != (call.kind in _ANSWERS):
         return is_as_much and answer.kind in _ANSWERS  # a part that does nothing but call
@@ -215,12 +210,12 @@ def _is_waited_for(cause: Cause, rest: Cause) -> bool:
     """
     if not (cause.kind in SLOW and rest.kind in SLOW and _are_near(cause.since, rest.since)):
         return False
-    if not _is_whole_step(rest) or _is_whole_step(cause):
+    if not is_whole_step(rest.phase or "") or is_whole_step(cause.phase or ""):
         return False
     if cause.role != rest.role:
         return True
     (_, longer_s), (_, rest_s) = _slower_by(cause), _slower_by(rest)
-    return cause.worker is not None and rest.worker is None and rest_s <= _AS_MUCH[1] * longer_s
+    return cause.worker is not None and rest.worker is None and rest_s <= AS_MUCH[1] * longer_s
 
 
 def _is_awaited_by_peers(cause: Cause, effect: Cause) -> bool:
@@ -237,11 +232,7 @@ def _is_awaited_by_peers(cause: Cause, effect: Cause) -> bool:
     if not victims or cause.worker in victims or not _are_near(cause.since, effect.since):
         return False
     (_, longer_s), (_, waits_s) = _slower_by(cause), _slower_by(effect)
-    return _AS_MUCH[0] * waits_s <= longer_s <= _AS_MUCH[1] * waits_s
-
-
-def _is_whole_step(cause: Cause) -> bool:
-    return cause.phase == STEP_SPAN or is_step(cause.phase or "")
+    return AS_MUCH[0] * waits_s <= longer_s <= AS_MUCH[1] * waits_s
 
 
 def _are_near(since: int | None, other: int | None) -> bool:

@@ -10,13 +10,12 @@ from typing import Final
 from otel_rl.diagnose.classify import Work, is_collective, only_waits, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Kind
+from otel_rl.diagnose.thresholds import EXPLAINED, FEWEST_SINCE
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["Paths"]
 
 _SLOW: Final = {Kind.SLOW_PHASE, Kind.SLOW_GENERATION, Kind.SLOW_REWARD, Kind.STRAGGLER}
-_FEWEST: Final = 4  # steps with a known path, before and since
-_MOST_ELSEWHERE: Final = 0.25  # of what steps take longer
 
 
 class Paths:
@@ -74,13 +73,13 @@ class Paths:
             for number, step in enumerate(self._steps)
             if since <= step and (until is None or step < until)
         ]
-        if min(len(before), len(after)) < _FEWEST:
+        if min(len(before), len(after)) < FEWEST_SINCE:
             return False
         longer_s, waited_s = (
             median(map(taken_s.__getitem__, after)) - median(map(taken_s.__getitem__, before))
             for taken_s in (self._taken_s, self._waited_s)
         )
-        return waited_s <= max(0.0, _MOST_ELSEWHERE * longer_s)
+        return waited_s <= max(0.0, EXPLAINED * longer_s)
 
 
 def _is_named_work(place: PhaseKey) -> bool:

@@ -12,14 +12,11 @@ from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject, is_collective, only_waits, tracks_about
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.thresholds import BARELY, FEWEST_BEFORE, FRESH_S, LEAST_LONGER
 
 __all__ = ["is_current", "with_open_work"]
 
-_FRESH_S: Final = 60.0  # age of the last export of the worker
 _LATE_EXPORTS: Final = 2  # without the age of the phase: an export may have several requests
-_FEWEST: Final = 10  # times that the worker has done it
-_LONGER: Final = 1.2  # times the usual, also of the one before: a first one is not taken
-_NESTED: Final = 1.1  # times the longest: an age that was told has that of nested phases in it
 
 
 class _Open(NamedTuple):
@@ -65,7 +62,7 @@ def _long_work(history: RunHistory) -> Iterator[_Open]:
             continue
         place = PhaseKey(worker.rpartition("/")[0], key.partition("/phase/age/")[2])
         own = history.spans.get(place, {}).get(worker)
-        if own is None or len(own.values) < _FEWEST or not _is_long(own, track):
+        if own is None or len(own.values) < FEWEST_BEFORE or not _is_long(own, track):
             continue
         if only_waits(history, place) or is_collective(place):
             continue
@@ -78,11 +75,11 @@ def _is_long(own: Track, ages: Track) -> bool:
     """Return whether the last piece of work was long already, and the open one is, too."""
     if ages.times_s[-1] <= own.times_s[-1]:
         return False  # that has ended
-    least_s = _LONGER * median(own.values)
+    least_s = LEAST_LONGER * median(own.values)
     if min(own.values[-1], ages.values[-1]) < least_s:
         return False
     before = ages.values[: bisect_right(ages.times_s, own.times_s[-2])]
-    return max(before, default=0.0) <= _NESTED * max(own.values[:-1])
+    return max(before, default=0.0) <= BARELY * max(own.values[:-1])
 
 
 def _step(history: RunHistory, place: PhaseKey, own: Track) -> int:
@@ -97,4 +94,4 @@ def is_current(history: RunHistory, worker: str, ages: Track) -> bool:
     own = history.lags.get(worker)
     newest_s = told_s if own is None else max(told_s, own.times_s[-1])
     later = 0 if own is None else len(own.times_s) - bisect_right(own.times_s, told_s)
-    return later <= _LATE_EXPORTS and history.ends_s - newest_s <= _FRESH_S
+    return later <= _LATE_EXPORTS and history.ends_s - newest_s <= FRESH_S

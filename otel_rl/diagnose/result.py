@@ -1,6 +1,6 @@
 """Result of a diagnosis."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -15,6 +15,7 @@ __all__ = [
     "Evidence",
     "Kind",
     "Verdict",
+    "listed",
 ]
 
 MOST_NAMED: Final = 4
@@ -25,6 +26,12 @@ MOST_EVIDENCE: Final = 4
 
 MOST_WORKERS: Final = 6
 """The same where each is of a worker that is affected."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first few names and the number of the others, in words."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{more}"
 
 
 class Kind(StrEnum):
@@ -77,6 +84,25 @@ SLOW: Final = frozenset(
 )
 """Kinds of work that takes longer."""
 
+_OF_STRENGTH: Final = 0.3
+
+# What a kind of evidence proves: a process that is gone is no matter of statistics, a value that is
+# measured says more than a time that something else may take as well.
+_WEIGHTS: Final[Mapping[Kind, float]] = {
+    kind: weight
+    for weight, kinds in (
+        (0.99, {Kind.CRASH, Kind.NAN}),
+        (0.95, {Kind.CRASH_LOOP, Kind.STALL}),
+        (0.85, {Kind.GC_PAUSES, Kind.KV_THRASH, Kind.REWARD_BUG, Kind.THROTTLED, Kind.UNEVEN_WORK}),
+        (0.8, {Kind.HOST_PRESSURE, Kind.NETWORK_DELAY, Kind.SLOW_LINK, Kind.STALE_POLICY}),
+        (0.7, {Kind.CLOCK_SKEW, Kind.EVICTION, Kind.LOGPROB_MISMATCH, Kind.REWARD_HACKING}),
+        (0.6, {Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH, Kind.STARVATION}),
+        (0.45, SLOW),
+        (0.4, {Kind.REWARD_DROP, Kind.STAGE_IMBALANCE, Kind.STALENESS_GROWTH}),
+    )
+    for kind in kinds
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -107,7 +133,6 @@ class Cause:
 
     Attributes:
         kind: The kind.
-        score: Weight of the evidence, from 0 to 1; causes are ranked by it.
         words: One sentence.
         role: Affected role, if there is one.
         worker: ``<role>/<index>``, if one is at fault and not its peers.
@@ -115,6 +140,7 @@ class Cause:
         since: Approximate first step; None if it was so from the beginning.
         until: Approximate last step; None if it goes on.
         answered_by: For late calls, the roles that answer them.
+        strength: Of the evidence: causes of about the same weight are ranked by it.
         evidence: The strongest first.
         host: Of the worker; None if it is unknown.
         pid: Of the worker's process; None if it is unknown.
@@ -122,7 +148,6 @@ class Cause:
     """
 
     kind: Kind
-    score: float
     words: str
     role: str | None = None
     worker: str | None = None
@@ -130,10 +155,16 @@ class Cause:
     since: int | None = None
     until: int | None = None
     answered_by: frozenset[str] = frozenset()
+    strength: float = 0.0
     evidence: Sequence[Evidence] = ()
     host: str | None = None
     pid: int | None = None
     stack: Sequence[str] = ()
+
+    @property
+    def score(self) -> float:
+        """Return the weight of the evidence, from 0 to 1; causes are ranked by it."""
+        return min(1.0, _WEIGHTS[self.kind] + _OF_STRENGTH * self.strength)
 
 
 class Verdict(StrEnum):

@@ -1,6 +1,6 @@
 """A history that grows by a snapshot at a time is, at any time, that of all snapshots at once.
 
-So is what is derived from its series and kept from look to look.
+So is what is derived from its series.
 """
 
 import random
@@ -19,7 +19,7 @@ from exams.first.requests import arrivals
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
-from otel_rl.diagnose.stats.medians import to_median
+from otel_rl.diagnose.stats.medians import ToMedian
 from otel_rl.diagnose.stats.peers import peers_of
 from otel_rl.diagnose.stats.pooled import pooled
 from tests.support.slow import slow_after
@@ -127,16 +127,16 @@ def test_a_look_in_between_changes_nothing(some: list[Facts], data: st.DataObjec
 
 
 def derived(history: RunHistory) -> dict[object, object]:
-    """All that is kept from look to look."""
+    """What rules derive from the series."""
     found: dict[object, object] = {}
     for place, tracks in history.spans.items():
-        peers, middles = peers_of(history, place), to_median(history, place, 1)
+        peers, middles = peers_of(history, place), ToMedian(tracks, 1)
         found[place] = (
             pooled(history, place).copy(),
             {worker: peers.relative(worker).copy() for worker in tracks},
             [
                 (worker, [*of.steps], [*of.own], of.usual)
-                for worker, of in middles.of_workers(tracks)
+                for worker, of in middles.of_workers.items()
             ],
             middles.steps,
         )
@@ -154,7 +154,7 @@ _SPANS = st.builds(
 
 
 @given(st.lists(st.lists(_SPANS, max_size=9), max_size=5))
-def test_what_is_kept_from_look_to_look_is_what_a_first_look_derives(
+def test_what_a_look_derives_is_what_a_look_at_the_whole_run_derives(
     ended: list[list[SpanFacts]],
 ) -> None:
     some = [Facts(number, 1, spans=spans) for number, spans in enumerate(ended, 1)]

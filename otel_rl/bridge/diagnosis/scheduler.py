@@ -17,8 +17,9 @@ from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.diagnosis.process import DiagnosisProcess
 from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.rows.messages import Finding
-from otel_rl.diagnose.detectors.stalls import STALL_S, stall_s, suspicious_s
+from otel_rl.diagnose.detectors.stalls import stall_s, suspicious_s
 from otel_rl.diagnose.history.rhythm import Rhythm
+from otel_rl.diagnose.thresholds import NEWS_S
 from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import ExperimentKey, ExperimentStatus
 
@@ -27,7 +28,7 @@ __all__ = ["DiagnosisScheduler", "StallWatch"]
 _log = logging.getLogger(__name__)
 
 # Largest part of a core that the looks at all runs may take.
-_SHARE: Final = 1 / 100
+_SHARE: Final = 2 / 100
 
 # The first diagnosis of a run reads all of it, and failures do not predict the time of others: they
 # delay the next look no longer.
@@ -50,7 +51,7 @@ _LATE: Final = 1.2  # usual steps
 def _late_s(rhythm: Rhythm) -> float:
     """Return from when on work counts as late, though a step may have taken longer before."""
     longest_s = suspicious_s(rhythm)  # endless for a new run
-    return longest_s if longest_s == inf else min(max(STALL_S, _LATE * rhythm.usual_s), longest_s)
+    return longest_s if longest_s == inf else min(max(NEWS_S, _LATE * rhythm.usual_s), longest_s)
 
 
 def _half_sure_s(rhythm: Rhythm) -> float:

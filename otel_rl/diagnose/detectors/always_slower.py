@@ -20,33 +20,33 @@ from otel_rl.diagnose.classify import (
 from otel_rl.diagnose.detectors.slow_phases import (
     in_seconds,
     more_of,
-    slow_kind,
-    step_time,
-    traces_of,
+    slower,
+    usual_step_s,
 )
 from otel_rl.diagnose.history.pipeline import stages_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.timings import is_step
-from otel_rl.diagnose.result import Cause, Evidence
+from otel_rl.diagnose.history.timings import is_whole_step
+from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.peers import Peers, peers_of, turn_length
 from otel_rl.diagnose.stats.pooled import pooled
 from otel_rl.diagnose.stats.usual import usual_time
+from otel_rl.diagnose.thresholds import (
+    BEYOND_NOISE,
+    CLEARLY,
+    FEWEST_BEFORE,
+    FEWEST_PEERS,
+    LARGE_PART,
+    LEAST_LONGER,
+    MUCH_LONGER,
+    OFTEN,
+    UNLIKE,
+)
 from otel_rl.semconv.names import RlGoodputPartValues
-from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["always_slower", "longer_by_design"]
 
-_FEWEST_ALIKE: Final = 3
-_FEWEST_STEPS: Final = 10
-_ALIKE: Final = 1.3
-_OFTEN: Final = 0.75  # of the steps
-_LEAST_ALWAYS: Final = 1.4  # times its peers
-_UNEVEN: Final = 1.2  # times the mean of all, of one of three that takes 1.4 times as long
 _BY_DESIGN: Final = 2.0  # the same of a first or last worker: no pipeline is made so unequal
-_STEADY: Final = 5.0  # times the noise of peers
-_ENOUGH: Final = 1.7  # times its peers, with any noise
-_SHARE: Final = 0.1  # of the worker's time, and of a step
 
 # Replicas that serve requests do the same, whatever their number.
 _OF_RANKS: Final = frozenset({Work.TRAINING, Work.DATA, Work.OTHER})
@@ -108,35 +108,30 @@ def longer_by_design(history: RunHistory) -> Iterator[str]:
 
 
 def _slowest(history: RunHistory) -> Iterator[_Slowest]:
-    steps_s = step_time(history).finite().values
-    usual_s = median(steps_s) if steps_s else 0.0
+    usual_s = usual_step_s(history)
     for place in history.spans:
         if not _is_uneven(history, place) or not _is_work_of_all(history, place):
             continue
         for alike in _alike(history, place):
             found = _slowest_of(history, place, alike)
-            if found is not None and found.own_s - found.peers_s >= _SHARE * usual_s:
+            if found is not None and found.own_s - found.peers_s >= LARGE_PART * usual_s:
                 yield found
 
 
 def _is_uneven(history: RunHistory, place: PhaseKey) -> bool:
     """Return whether a worker may take longer than its peers; cheap, from cached times."""
     of_role = pooled(history, place).values
-    return bool(of_role) and usual_time(history, place) >= _UNEVEN * median(of_role)
+    return bool(of_role) and usual_time(history, place) >= LEAST_LONGER * median(of_role)
 
 
 def _is_work_of_all(history: RunHistory, place: PhaseKey) -> bool:
     """Return whether a whole role does this work alike, as far as its name tells."""
     work = work_of(place)
-    if work is Work.SYNC or is_collective(place) or _is_whole(place):
+    if work is Work.SYNC or is_collective(place) or is_whole_step(place.phase):
         return False
     if work is Work.OTHER and goodput_part_of(place) is not RlGoodputPartValues.PRODUCTIVE:
         return False  # one writes a checkpoint, for all
     return work is Work.DATA or not only_waits(history, place)
-
-
-def _is_whole(place: PhaseKey) -> bool:
-    return place.phase == STEP_SPAN or is_step(place.phase)
 
 
 def _alike(history: RunHistory, place: PhaseKey) -> Iterator[_Alike]:
@@ -158,16 +153,16 @@ def _alike(history: RunHistory, place: PhaseKey) -> Iterator[_Alike]:
 
 def _slowest_of(history: RunHistory, place: PhaseKey, alike: _Alike) -> _Slowest | None:
     tracks = alike.tracks
-    if len(tracks) < _FEWEST_ALIKE:
+    if len(tracks) < FEWEST_PEERS:
         return None
     typical = {name: median(track.values) for name, track in tracks.items()}
     worker = max(typical, key=lambda name: typical[name])
     others = [time for name, time in typical.items() if name != worker]
     unlike = max(others) / min(others) if min(others) > 0 else inf  # who takes no time is no peer
-    if unlike > _ALIKE or not _is_mostly_slower(alike.peers, worker, [*tracks], unlike):
+    if unlike > UNLIKE or not _is_mostly_slower(alike.peers, worker, [*tracks], unlike):
         return None
     peers_s, own_s = median(others), typical[worker]
-    if more_of(history, place, worker, history.first, peers_s, own_s) < _SHARE:
+    if more_of(history, place, worker, history.first, peers_s, own_s) < LARGE_PART:
         return None
     return _Slowest(place, worker, peers_s, own_s, worker in alike.ends)
 
@@ -191,7 +186,7 @@ def _is_mostly_slower(peers: Peers, worker: str, workers: Collection[str], unlik
         unlike: How many times as long as the fastest peer the slowest one takes.
     """
     relative = peers.relative(worker).values
-    if len(relative) < _FEWEST_STEPS:
+    if len(relative) < FEWEST_BEFORE:
         return False
     noises = [
         spread(values) / median(values)
@@ -199,28 +194,16 @@ def _is_mostly_slower(peers: Peers, worker: str, workers: Collection[str], unlik
         if other != worker and (values := peers.relative(other).values)
     ]
     noise = median(noises) if noises else 1.0
-    least = min(_ENOUGH, max(_LEAST_ALWAYS * unlike, 1 + _STEADY * noise))
-    return sum(one >= least for one in relative) >= _OFTEN * len(relative)
+    least = min(MUCH_LONGER, max(CLEARLY * unlike, 1 + BEYOND_NOISE * noise))
+    return sum(one >= least for one in relative) >= OFTEN * len(relative)
 
 
 def _cause(history: RunHistory, found: _Slowest) -> Cause:
-    place, worker, peers_s, own_s, _ = found
-    return Cause(
-        slow_kind(place, is_alone=True),
-        0.4,
-        f"{found}: {in_seconds(own_s)}, and {in_seconds(peers_s)}",
-        role=place.role,
-        worker=worker,
-        phase=place.phase,
-        evidence=[
-            Evidence(
-                f"time of one {place.phase}, of its peers and its own",
-                key=f"phase/{place}",
-                worker=worker,
-                before=peers_s,
-                after=own_s,
-                unit="s",
-                traces=traces_of(history, history.first),
-            )
-        ],
+    return slower(
+        history,
+        found.place,
+        found.worker,
+        f"{found}: {in_seconds(found.own_s)}, and {in_seconds(found.peers_s)}",
+        levels=(found.peers_s, found.own_s),
+        what=", of its peers and its own",
     )

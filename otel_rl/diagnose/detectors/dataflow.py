@@ -18,22 +18,25 @@ from otel_rl.diagnose.detectors.slow_phases import in_seconds, step_time, traces
 from otel_rl.diagnose.detectors.workload import Workload, follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import (
+from otel_rl.diagnose.stats.levels import LevelChange, level, levels, smoothed
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    BARELY,
+    FAR,
     IN_ORDER,
     IN_ORDER_OF_STEPS,
-    LevelChange,
-    level,
-    levels,
-    smoothed,
+    LARGE_PART,
+    LEAST_LONGER,
+    NOISE_OF_COUNTS,
+    SEVERAL,
+    SLACK,
 )
 
 __all__ = ["evictions", "starvation"]
 
-_MIN_SHARE = 0.25
-_MIN_EVICTED = 0.1
-_SETTLED = 8  # steps until a change is told
-_MORE_WORK = 1.2  # times the work of a step
-_AS_FAST = 1.1  # times the time for each piece of it
+_MIN_SHARE = 0.25  # of a step, by which a wait is longer
+_LONGER_WAIT, _WAIT_NOISE = 2.5, 2.5  # times before, and its noise: waits vary more than work
+_WAIT_JUMP = 0.3  # part of it that comes at once
 _RUNS_DRY = 2  # times the age of samples in versions: steps that a buffer lasts
 
 
@@ -56,7 +59,7 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
     )
     if not found:
         return
-    more, place, _, change = found[0]
+    _, place, _, change = found[0]
     if follows_a_change(history, change.step, within=_buffered_steps(history, change.step)):
         return
     if _is_by_more_work(load, steps, change.step):
@@ -71,12 +74,11 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
             "s",
             traces_of(history, by.step),
         )
-        for _, one, of, by in found[:3]
+        for _, one, of, by in found[:A_FEW]
     ]
     evidence += _idle_others(history, place.role)
     yield Cause(
         Kind.STARVATION,
-        0.5 + 0.1 * min(1.0, more / (usual or more)) + 0.02 * min(5, len(evidence)),
         f"{place.role} waits for samples since step {change.step}: {place.phase} took "
         f"{in_seconds(change.before)} of a step before and {in_seconds(change.after)} now, and "
         "its producers are as fast as before",
@@ -93,8 +95,7 @@ def _buffered_steps(history: RunHistory, since: int) -> float:
     As many samples as it holds are used by then, though some are still made.
     """
     ages = (
-        [v for s, v in zip(track.steps, track.values, strict=True) if s < since and isfinite(v)]
-        for _, _, track in tracks_about(history, Subject.STALENESS)
+        track.finite().before(since) for _, _, track in tracks_about(history, Subject.STALENESS)
     )
     return _RUNS_DRY * max((median(age) for age in ages if age), default=0.0)
 
@@ -109,22 +110,24 @@ def _is_by_more_work(load: Workload, steps: Track, since: int) -> bool:
     if work is None or took is None:
         return False
     more = work[1] / work[0]
-    return more >= _MORE_WORK and took[1] <= _AS_FAST * more * took[0]
+    return more >= LEAST_LONGER and took[1] <= BARELY * more * took[0]
 
 
 def _sides(steps: Sequence[int], values: Sequence[float], since: int) -> tuple[float, float] | None:
     """Return the medians before a step and some steps after it; None if one is unknown or 0."""
     pairs = [one for one in zip(steps, values, strict=True) if isfinite(one[1])]
     before = [value for step, value in pairs if step < since]
-    after = [value for step, value in pairs if step > since + _SETTLED]
+    after = [value for step, value in pairs if step > since + SLACK]
     if not before or not after or median(before) <= 0:
         return None
     return median(before), median(after)
 
 
 def _is_longer_wait(change: LevelChange, usual_s: float) -> bool:
-    clear = change.is_rise(ratio=2.5, order=IN_ORDER_OF_STEPS, size=2.5) and change.jump > 0.3
-    return clear and change.after - change.before >= _MIN_SHARE * usual_s
+    clear = change.is_rise(ratio=_LONGER_WAIT, order=IN_ORDER_OF_STEPS, size=_WAIT_NOISE)
+    return (
+        clear and change.jump > _WAIT_JUMP and change.after - change.before >= _MIN_SHARE * usual_s
+    )
 
 
 def _idle_others(history: RunHistory, role: str) -> Iterator[Evidence]:
@@ -146,12 +149,12 @@ def evictions(history: RunHistory) -> Iterator[Cause]:
         # Values of a moving mean are correlated, so they are more often ordered by chance.
         rises = (
             one
-            for one in levels(smoothed(track), shortest=6)
-            if one.is_rise(ratio=4.0, order=IN_ORDER_OF_STEPS, size=1.5)
+            for one in levels(smoothed(track), shortest=SEVERAL)
+            if one.is_rise(ratio=FAR, order=IN_ORDER_OF_STEPS, size=NOISE_OF_COUNTS)
         )
         if (change := next(rises, None)) is not None:
             rate = _mean_since(track, change.step)
-            if rate >= _MIN_EVICTED * _intake(history, key, worker, change.step):
+            if rate >= LARGE_PART * _intake(history, key, worker, change.step):
                 found.append((rate, key, worker, change))
     if not found:
         return
@@ -159,7 +162,6 @@ def evictions(history: RunHistory) -> Iterator[Cause]:
     _, key, _, change = found[0]
     yield Cause(
         Kind.EVICTION,
-        0.72,
         f"samples are thrown away unused since step {change.step}: {key} rose from "
         f"{change.before:.3g} to {change.after:.3g} per step",
         role=key.partition("/")[0],
@@ -183,7 +185,5 @@ def _intake(history: RunHistory, key: str, worker: str | None, since: int) -> fl
 
 
 def _mean_since(track: Track, step: int) -> float:
-    values = [
-        v for s, v in zip(track.steps, track.values, strict=True) if s >= step and isfinite(v)
-    ]
+    values = track.finite().since(step)
     return fmean(values) if values else 0.0

@@ -13,12 +13,13 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import slower, step_time
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import BEGINNING
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.result import Cause, Evidence
+from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.levels import level, settled
+from otel_rl.diagnose.thresholds import A_FEW, ALIKE, FEWEST_SINCE, HALF, SEVERAL, SMALL_PART
 
 __all__ = ["flaky_calls"]
 
@@ -26,16 +27,10 @@ __all__ = ["flaky_calls"]
 _CALLED: Final = frozenset({Work.ENVIRONMENT, Work.REWARD, Work.DATA})
 _BEFORE: Final = 15  # steps without trouble
 _FAR: Final = (9.0, 3.0)  # times the usual report of the worker
-_FEWEST, _FEWEST_STEPS = 6, 4  # far reports, and steps with one
-_MOST: Final = 0.5  # of the reports: more are another level
 _OFTEN: Final = 6.0  # times as often as before
 _PROOF: Final = 12.0  # logarithm of how much likelier two rates are than one
 _PROOF_IF_FELT: Final = 8.0  # the same while steps take longer, too
-_FELT, _MOSTLY = 1.15, 0.5  # times as long, order: now and then they do
-_PROOF_OF_STEPS: Final = 8.0  # the same of steps with one: an evaluation has many
-_OVER: Final = 3  # times the longest distance of such steps without one
 _OF_ONE: Final = 0.6  # of the far reports: more are a fault of the worker
-_MIN_COST: Final = 0.05  # of the time of the workers
 
 
 class _Report(NamedTuple):
@@ -77,14 +72,14 @@ def flaky_calls(history: RunHistory) -> Iterator[Cause]:
         if found is None:
             continue
         cost = _part_of_time(history, found, len(tracks))
-        if cost >= _MIN_COST and not _is_of_one(found.far, len(tracks)):
+        if cost >= SMALL_PART and not _is_of_one(found.far, len(tracks)):
             yield _cause(history, place, tracks, found, cost)
 
 
 def _take_longer(history: RunHistory) -> bool:
     """Return whether steps take longer for their work since some step."""
     found = level(settled(Workload(history).eased_steps(step_time(history).finite())))
-    return found is not None and found.is_rise(ratio=_FELT, order=_MOSTLY, size=1.0)
+    return found is not None and found.is_rise(ratio=ALIKE, order=HALF, size=1.0)
 
 
 def _part_of_time(history: RunHistory, found: _Flaky, workers: int) -> float:
@@ -148,7 +143,7 @@ def _more_since(
             continue
         n, k = seen[place - 1], found[place - 1]
         more, later = found[-1] - k, seen[-1] - n
-        if more < _FEWEST or more > _MOST * later or more * n < _OFTEN * (k + 1) * later:
+        if more < SEVERAL or more > HALF * later or more * n < _OFTEN * (k + 1) * later:
             continue
         proof = _likelier(k, n, more, later)
         if proof > most and _is_in_many_steps(steps, far, place):
@@ -160,10 +155,10 @@ def _is_in_many_steps(steps: Sequence[int], far: Mapping[int, int], place: int) 
     """Return whether clearly more steps since ``place`` have far reports, up to the newest."""
     since = [at for at in range(place, len(steps)) if steps[at] in far]
     gap = max((b - a for a, b in pairwise(since)), default=0)
-    if len(since) < _FEWEST_STEPS or len(steps) - since[-1] > _OVER * gap:
+    if len(since) < FEWEST_SINCE or len(steps) - since[-1] > A_FEW * gap:
         return False
     before = sum(step in far for step in steps[:place])
-    return _likelier(before, place, len(since), len(steps) - place) >= _PROOF_OF_STEPS
+    return _likelier(before, place, len(since), len(steps) - place) >= _PROOF_IF_FELT
 
 
 def _likelier(k: int, n: int, more: int, later: int) -> float:
@@ -190,23 +185,15 @@ def _cause(
 ) -> Cause:
     far = median(one.times for one in found.far)
     usual_s = median(value for track in tracks.values() for value in track.values)
-    return Cause(
-        slow_kind(place),
-        0.5 + 0.2 * min(1.0, cost),
+    return slower(
+        history,
+        place,
+        None,
         f"{place.phase} of {place.role} takes {far:.1f} times as long now and then since step "
         f"{found.since}, in {len(found.far)} of {found.of} reports of a worker's step, and is as "
         "fast as before in the others",
-        role=place.role,
-        phase=place.phase,
+        strength=min(1.0, cost),
+        levels=(usual_s, far * usual_s),
         since=found.since,
-        evidence=[
-            Evidence(
-                f"time of one {place.phase}, usual and then",
-                key=f"phase/{place}",
-                before=usual_s,
-                after=far * usual_s,
-                unit="s",
-                traces=traces_of(history, found.since),
-            )
-        ],
+        what=", usual and then",
     )

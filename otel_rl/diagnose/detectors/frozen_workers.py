@@ -6,25 +6,22 @@ it tells it at all, and that is one of many steps.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final
 
-from otel_rl.diagnose.detectors.stalls import STALL_S, always_heard
+from otel_rl.diagnose.detectors.stalls import always_heard
 from otel_rl.diagnose.history.departures import has_shrunk
 from otel_rl.diagnose.history.quiet_workers import Silent
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.result import MOST_NAMED, MOST_WORKERS, Cause, Evidence, Kind
+from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind, listed
+from otel_rl.diagnose.thresholds import FEWEST_STEPS, LONGER, NEWS_S
 
 __all__ = ["frozen_workers"]
-
-_FEWEST_STEPS: Final = 8
-_SLOWER: Final = 1.5  # times the usual time of a step
 
 
 def frozen_workers(history: RunHistory) -> Iterator[Cause]:
     """Find workers that were silent for a while, most others not, and steps longer meanwhile."""
     rhythm = Rhythm.of(history)
-    if rhythm is None or rhythm.steps < _FEWEST_STEPS:
+    if rhythm is None or rhythm.steps < FEWEST_STEPS:
         return
     silent = Silent(history)
     begun = sorted((at_s, step) for step, at_s in history.begun_s.items())
@@ -41,7 +38,7 @@ def frozen_workers(history: RunHistory) -> Iterator[Cause]:
         )
         steps = max(steps, bisect_left(known, until) - bisect_right(known, since))
         took_s = history.age_s(begin_s, end_s) / max(1, steps)
-        if since < history.first + _FEWEST_STEPS or took_s < _SLOWER * rhythm.usual_s:
+        if since < history.first + FEWEST_STEPS or took_s < LONGER * rhythm.usual_s:
             continue
         quiet = silent.between(begin_s, end_s)
         roles = {
@@ -64,7 +61,7 @@ def frozen_workers(history: RunHistory) -> Iterator[Cause]:
 def _silences(silent: Silent) -> Sequence[tuple[float, float]]:
     """Return the long silences that have ended, in order of time, each of them once."""
     found = {one for of in silent.by_worker.values() for one in of}
-    return sorted(one for one in found if one[1] - one[0] >= STALL_S)
+    return sorted(one for one in found if one[1] - one[0] >= NEWS_S)
 
 
 def _are_peers_heard(
@@ -85,7 +82,7 @@ def _is_replaced(history: RunHistory, worker: str, since: int) -> bool:
     return any(
         one.worker == worker and not one.is_same
         for one in history.failures
-        if one.step is None or one.step >= since - _FEWEST_STEPS
+        if one.step is None or one.step >= since - FEWEST_STEPS
     )
 
 
@@ -94,11 +91,9 @@ def _cause(
 ) -> Cause:
     since, until = steps
     roles = {worker.rpartition("/")[0] for worker in workers}
-    more = f" and {len(workers) - MOST_NAMED} more" if len(workers) > MOST_NAMED else ""
     return Cause(
         Kind.STALL,
-        0.9,
-        f"{', '.join(workers[:MOST_NAMED])}{more} reported nothing for {silent_s:.3g} s after "
+        f"{listed(workers)} reported nothing for {silent_s:.3g} s after "
         f"step {since}, and then went on: frozen, or cut off; a step took {took_s[0]:.3g} s "
         f"meanwhile, usually {took_s[1]:.3g}; over since step {until}",
         role=roles.pop() if len(roles) == 1 else None,

@@ -9,20 +9,20 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import only_waits
-from otel_rl.diagnose.detectors.slow_phases import step_time
+from otel_rl.diagnose.detectors.slow_phases import step_time, usual_step_s
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import (
-    IN_ORDER_OF_MANY,
-    JUMP,
-    NOISE_OF_MANY,
-    LevelChange,
-    level,
-    medians,
-    settled,
-)
+from otel_rl.diagnose.stats.levels import LevelChange, level, medians, settled
 from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.diagnose.thresholds import (
+    BARELY,
+    HALF,
+    IN_ORDER_OF_MANY,
+    NOISE_OF_MANY,
+    SLACK,
+    SMALL_PART,
+)
 
 __all__ = ["host_pressure"]
 
@@ -77,9 +77,6 @@ _MEASURES: Final = (
         *(0.97, 0.99, 1.02),
     ),
 )
-_NEAR: Final = 8  # steps
-_SLOWER: Final = 1.1  # times, of work or whole steps
-_MIN_PART: Final = 0.05  # of a step
 
 
 class _Short(NamedTuple):
@@ -117,7 +114,7 @@ def _change(track: Track, of: _Measure) -> LevelChange | None:
 
 def _is_felt(history: RunHistory, since: int) -> bool:
     """Return whether steps or some work take longer since then."""
-    usual_s = median(step_time(history).finite().values or [0.0])
+    usual_s = usual_step_s(history)
     load = Workload(history)
     if _is_slower_since(load.eased_steps(step_time(history)), since):
         return True
@@ -126,15 +123,15 @@ def _is_felt(history: RunHistory, since: int) -> bool:
         for place, tracks in history.spans.items()
         if not only_waits(history, place)
         for one in (pooled(history, place), *tracks.values())
-        if one.values and median(one.values) >= _MIN_PART * usual_s
+        if one.values and median(one.values) >= SMALL_PART * usual_s
     )
 
 
 def _is_slower_since(track: Track, since: int) -> bool:
     found = level(settled(track))
-    if found is None or abs(found.step - since) > _NEAR:
+    if found is None or abs(found.step - since) > SLACK:
         return False
-    return found.is_rise(ratio=_SLOWER) and found.jump >= JUMP
+    return found.is_rise(ratio=BARELY) and found.jump >= HALF
 
 
 def _cause(history: RunHistory, shorts: list[_Short]) -> Cause:
@@ -150,7 +147,6 @@ def _cause(history: RunHistory, shorts: list[_Short]) -> Cause:
     elsewhere = f", {median(others):.0%} on other hosts" if others else ""
     return Cause(
         Kind.HOST_PRESSURE,
-        0.8,
         f"on host {host} {change.after:.0%} {of.what} since step {change.step}, "
         f"{change.before:.0%} before{elsewhere}",
         since=change.step,

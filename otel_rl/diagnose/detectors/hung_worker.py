@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
 from operator import mul
 from statistics import median
 from typing import Final, NamedTuple
@@ -14,20 +13,17 @@ from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.history.track import gaps_s
 from otel_rl.diagnose.open_work import is_current
 from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.thresholds import FAR, FEWEST_PEERS, FEWEST_SINCE, FEWEST_STEPS, NEWS_S
 from otel_rl.goodput import duration
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
 __all__ = ["Hang", "held_up_workers", "hung_workers", "hung_workers_of"]
 
-_FEWEST: Final = 8  # times of the phase, to know the longest
-_FAR: Final = 4  # times the longest time of the phase, by any worker of the role
 _REPORTS: Final = 5  # of a worker, of which one or two may be late
-_UNTOLD_S: Final = 10.0  # of a worker that does not tell what it does, and may have nothing to do
-_STEPS: Final = 4  # that the run makes meanwhile
-_FEW_OF: Final = 3  # workers of a role, of which one may be idle
 
 
 class Hang(NamedTuple):
@@ -56,7 +52,6 @@ class Hang(NamedTuple):
         """Return it as the cause of trouble."""
         return Cause(
             Kind.STALL,
-            0.95,
             str(self),
             role=self.worker.rpartition("/")[0],
             worker=self.worker,
@@ -99,7 +94,7 @@ def held_up_workers(history: RunHistory) -> Iterator[Cause]:
     more often.
     """
     rhythm = Rhythm.of(history)
-    if rhythm is None or rhythm.steps < _FEWEST:
+    if rhythm is None or rhythm.steps < FEWEST_STEPS:
         return
     least_s = STALL * rhythm.usual_s
     for place in sorted(history.spans):
@@ -110,11 +105,11 @@ def held_up_workers(history: RunHistory) -> Iterator[Cause]:
         if (
             not long
             or len(long) > len(stuck)
-            or len(stuck) > max(1, len(history.spans[place]) // 3)
+            or len(stuck) > max(1, len(history.spans[place]) // FEWEST_PEERS)
         ):
             continue
         others_s = _longest_beside(history, place, long)
-        if others_s is None or min(one.seconds for one in long) < _FAR * others_s:
+        if others_s is None or min(one.seconds for one in long) < FAR * others_s:
             continue
         yield from (_held_up(history, place, one, others_s) for one in long)
 
@@ -157,14 +152,13 @@ def _longest_beside(history: RunHistory, place: PhaseKey, long: Sequence[_Piece]
         for at, value in enumerate(track.values)
         if (worker, at) not in left_out
     ]
-    return max(others) if len(others) >= _FEWEST else None
+    return max(others) if len(others) >= FEWEST_STEPS else None
 
 
 def _held_up(history: RunHistory, place: PhaseKey, one: _Piece, others_s: float) -> Cause:
     since, until = (_step_at(history, at_s) for at_s in (one.end_s - one.seconds, one.end_s))
     return Cause(
         Kind.STALL,
-        0.9,
         f"{one.worker} was in {place.phase} for {duration(one.seconds)} in step {since}, at most "
         f"{duration(others_s)} otherwise; over since step {until}",
         role=place.role,
@@ -188,11 +182,11 @@ def _held_up(history: RunHistory, place: PhaseKey, one: _Piece, others_s: float)
 def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
     """Yield the workers that hang, each with the phase that it does not leave."""
     rhythm = Rhythm.of(history)
-    if rhythm is None or rhythm.steps < _FEWEST:
+    if rhythm is None or rhythm.steps < FEWEST_STEPS:
         return
     gone = departed(history) | {loss.worker for loss in history.losses}
     tell: set[str] = set()
-    steps_s = _STEPS * rhythm.usual_s
+    steps_s = FEWEST_SINCE * rhythm.usual_s
     for key, worker, track in tracks_about(history, Subject.PHASE_AGE):
         if worker is None or worker in gone:
             continue
@@ -203,7 +197,7 @@ def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
         if hang is not None:
             yield hang
     for role in sorted({place.role for place in history.spans}):
-        yield from _idle(history, role, gone, tell, max(_UNTOLD_S, steps_s))
+        yield from _idle(history, role, gone, tell, max(NEWS_S, steps_s))
 
 
 def _idle(
@@ -237,11 +231,11 @@ def _idle(
     idle = {
         worker: history.age_s(at_s, history.lags[worker].times_s[-1])
         for worker, (at_s, step) in last.items()
-        if worker in history.lags and worker not in tell and history.last - step >= _STEPS
-        if sum(len(of[worker].steps) for of in common if worker in of) >= _FEWEST
+        if worker in history.lags and worker not in tell and history.last - step >= FEWEST_SINCE
+        if sum(len(of[worker].steps) for of in common if worker in of) >= FEWEST_STEPS
     }
     late = {worker: idle_s for worker, idle_s in idle.items() if idle_s >= least_s}
-    if not late or len(late) * _FEW_OF > len(last):
+    if not late or len(late) * FEWEST_PEERS > len(last):
         return
     if any(may_lack_until(of) >= 0 for of in work):
         return
@@ -249,7 +243,7 @@ def _idle(
     for worker, idle_s in sorted(late.items()):
         at_s, step = last[worker]
         others_go_on = newest_s[len(late)] >= at_s + least_s
-        if others_go_on and idle_s >= _FAR * longest_s:
+        if others_go_on and idle_s >= FAR * longest_s:
             yield Hang(worker, _main_phase(history, worker), idle_s, longest_s, step, is_told=False)
 
 
@@ -261,7 +255,7 @@ def _newest_of(work: Sequence[Mapping[str, Track]], worker: str) -> tuple[float,
 def _longest_gap(work: Sequence[Mapping[str, Track]], worker: str) -> float:
     """Return the longest time between two pieces of work of a worker."""
     times_s = sorted({at_s for of in work if worker in of for at_s in of[worker].times_s})
-    return max((later_s - at_s for at_s, later_s in pairwise(times_s)), default=0.0)
+    return max(gaps_s(times_s), default=0.0)
 
 
 def _main_phase(history: RunHistory, worker: str) -> str:
@@ -284,10 +278,10 @@ def _hang(history: RunHistory, worker: str, phase: str, ages: Track, least_s: fl
     longest_s = max(map(max, took), default=0.0)
     begun_s = ages.times_s[-1] - ages.values[-1]
     age_s = history.age_s(begun_s, ages.times_s[-1])
-    if sum(map(len, took)) < _FEWEST or age_s < max(least_s, _FAR * longest_s):
+    if sum(map(len, took)) < FEWEST_STEPS or age_s < max(least_s, FAR * longest_s):
         return None
     since = _step_at(history, begun_s)
-    goes_on = history.last - since >= _STEPS
+    goes_on = history.last - since >= FEWEST_SINCE
     if not goes_on:
         return None
     own = own_step(history, worker, before=since)
@@ -297,8 +291,7 @@ def _hang(history: RunHistory, worker: str, phase: str, ages: Track, least_s: fl
 def _report_interval_s(history: RunHistory, worker: str) -> float:
     """Return the usual seconds between two reports of a worker; 0 if it is unknown."""
     lags = history.lags.get(worker)
-    times_s = () if lags is None else lags.times_s
-    return median(later_s - at_s for at_s, later_s in pairwise(times_s)) if times_s[1:] else 0.0
+    return 0.0 if lags is None else median(gaps_s(lags.times_s) or [0.0])
 
 
 def _waits(history: RunHistory, place: PhaseKey) -> bool:

@@ -5,19 +5,16 @@ is missed if steps take longer since then.
 """
 
 from collections.abc import Iterator
-from typing import Final
 
 from otel_rl.diagnose.detectors.hung_worker import Hang, hung_workers_of
 from otel_rl.diagnose.detectors.slow_phases import between_steps, step_time
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause
-from otel_rl.diagnose.stats.levels import IN_ORDER_OF_STEPS, settled, soon
+from otel_rl.diagnose.stats.levels import settled, soon
+from otel_rl.diagnose.thresholds import FELT, IN_ORDER_OF_STEPS, SLACK
 
 __all__ = ["idle_workers", "unused_workers"]
-
-_LONGER: Final = 1.05  # times a step before
-_NEAR: Final = 8  # steps from the last work to those that take longer
 
 
 def idle_workers(history: RunHistory) -> Iterator[Cause]:
@@ -42,6 +39,6 @@ def _is_missed(history: RunHistory, idle: Hang) -> bool:
     found = soon(settled(Workload(history).eased_steps(took)))
     return (
         found is not None
-        and found.is_rise(ratio=_LONGER, order=IN_ORDER_OF_STEPS)
-        and abs(idle.since - found.step) <= _NEAR
+        and found.is_rise(ratio=FELT, order=IN_ORDER_OF_STEPS)
+        and abs(idle.since - found.step) <= SLACK
     )

@@ -7,31 +7,30 @@ change of the policy, or a lasting change for the worse.
 import math
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from statistics import median
 
 from otel_rl.diagnose.classify import Subject, Work, rows_about, tracks_about, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.settings import settings_changed
 from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind
-from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, running_medians, spread
+from otel_rl.diagnose.stats.changes import find_fall
 from otel_rl.diagnose.stats.jumps import Jump, jump
-from otel_rl.diagnose.stats.levels import IN_ORDER, LevelChange, level
+from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure, heading
+from otel_rl.diagnose.thresholds import A_FEW, FAR, IN_ORDER, LONGER_NOISE, MANY, SLACK
 
 __all__ = ["degeneration", "new_tasks", "not_a_number", "wrong_rewards"]
 
 # Age of the oldest samples of a batch, in units of the usual one; and most steps of a jump.
 _OLDEST, _MOST_MIXED = 2.0, 4
 
-# An entropy or KL left its trend if it is this many times off it; a reward makes up for that if it
-# is above its own trend by this many times its noise.
-_FAR = 4.0
-_WELL_SPENT = 2.0
+
+_LOWER, _HIGHER = 0.4, 3.0  # times the entropy or KL before
+
+_FALL = 0.3  # part of the best reward
 
 _FINITE_AGAIN = 20  # steps after the last value that was not a number
 
-_LATER = 8  # steps after a reward that falls slowly, too
 
 _NEAR = 0.25  # of the range of the spread of rewards so far
 
@@ -66,7 +65,6 @@ def not_a_number(history: RunHistory) -> Iterator[Cause]:
         since = f"was NaN or infinite from step {begun} to {until}, and is finite again"
     yield Cause(
         Kind.NAN,
-        0.99,
         f"{key} of {worker if len(suspects) == 1 else role} {since}",
         role=role,
         worker=worker if len(suspects) == 1 else None,
@@ -152,7 +150,6 @@ def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
         return  # other tasks have other rewards
     yield Cause(
         Kind.REWARD_BUG,
-        min(0.92, 0.75 + largest.size / 200),
         f"rewards are computed differently since step {largest.step}: {key} jumped from "
         f"{largest.before:.3g} to {largest.after:.3g}, and the policy did not change",
         role=_scorer(history, key),
@@ -186,8 +183,7 @@ def _is_new(found: Jump, track: Track) -> bool:
 
     The spread of rewards has no trend: by chance it stays for a while where it has been.
     """
-    columns = zip(track.steps, track.values, strict=True)
-    before = [value for step, value in columns if step < found.step]
+    before = track.before(found.step)
     if not before:  # steps that were repeated are in order of time
         return True
     least, most = min(before), max(before)
@@ -234,7 +230,6 @@ def degeneration(history: RunHistory) -> Iterator[Cause]:
         words = f"the reward fell from {dropped.before:.3g} to {dropped.after:.3g}"
         yield Cause(
             Kind.REWARD_DROP,
-            0.5,
             f"{words} at step {dropped.step}",
             role=key.partition("/")[0],
             since=dropped.step,
@@ -260,11 +255,10 @@ def _degenerate(
     found = level(track)
     if fall is not None and found is not None and _is_worse(kind, track, found):
         reward, dropped = fall
-        if found.step <= dropped.step + 3:
+        if found.step <= dropped.step + A_FEW:
             since = _begun(track, found.step, dropped.step)
             yield Cause(
                 kind,
-                0.7,
                 f"{what}: {key} went from {found.before:.3g} to {found.after:.3g} since "
                 f"step {since}, and the reward fell",
                 role=key.partition("/")[0],
@@ -277,18 +271,17 @@ def _degenerate(
             return
     left = departure(track)
     if left is None or not left.is_sure or not _is_far_off(kind, left):
-        left = heading(track, times=_FAR, is_up=kind is Kind.KL_GROWTH)
+        left = heading(track, times=FAR, is_up=kind is Kind.KL_GROWTH)
     if left is None:
         return
     rewards = [
         beyond_trend(one, left.step, fewest=1)
         for _, one in rows_about(history, Subject.REWARD_MEAN)
     ]
-    if any(gain is not None and gain > _WELL_SPENT for gain in rewards):
+    if any(gain is not None and gain > LONGER_NOISE for gain in rewards):
         return  # the policy becomes certain because it has learned
     yield Cause(
         kind,
-        0.6,
         f"{what}: {key} went from {left.before:.3g} to {left.after:.3g} since step "
         f"{left.step}, faster than ever before, and the reward gained nothing by it",
         role=key.partition("/")[0],
@@ -300,7 +293,7 @@ def _degenerate(
 def _begun(track: Track, step: int, dropped: int) -> int:
     """Return the step in which a series left its trend: ranks part a slope in its middle."""
     left = departure(track)
-    is_later = left is not None and left.is_sure and step <= left.step <= dropped + _LATER
+    is_later = left is not None and left.is_sure and step <= left.step <= dropped + SLACK
     return left.step if left is not None and is_later else step
 
 
@@ -308,35 +301,28 @@ def _is_worse(kind: Kind, track: Track, found: LevelChange) -> bool:
     """Return whether the level is far worse than before, and worse than its trend."""
     beyond = beyond_trend(track, found.step, fewest=1)
     if kind is Kind.ENTROPY_COLLAPSE:
-        return found.is_fall(ratio=0.4) and (beyond is None or beyond < 0)
-    return found.is_rise(ratio=3.0) and (beyond is None or beyond > 0)
+        return found.is_fall(ratio=_LOWER) and (beyond is None or beyond < 0)
+    return found.is_rise(ratio=_HIGHER) and (beyond is None or beyond > 0)
 
 
 def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:
     """Return whether a positive series left its trend and stays off it."""
     if kind is Kind.ENTROPY_COLLAPSE:
-        return 0 <= _FAR * left.after < left.before and any(
-            _FAR * window.found < min(window.expected) for window in left.windows
+        return 0 <= FAR * left.after < left.before and any(
+            FAR * window.found < min(window.expected) for window in left.windows
         )
-    return left.after > _FAR * left.before > 0 and any(
-        window.found > _FAR * max(window.expected) > 0 for window in left.windows
+    return left.after > FAR * left.before > 0 and any(
+        window.found > FAR * max(window.expected) > 0 for window in left.windows
     )
 
 
 def lasting_fall(track: Track) -> LevelChange | None:
     """Return the change of a score that ends clearly below its best level."""
-    values = track.values
-    if len(values) < 16:
+    fall = find_fall(track.values, part=_FALL) if len(track.values) >= MANY else None
+    if fall is None:
         return None
-    width = max(4, len(values) // 8)
-    smooth = running_medians(values, width)
-    best = max(range(len(smooth)), key=smooth.__getitem__)
-    noise = spread([b - a for a, b in pairwise(values)])
-    drop = smooth[best] - smooth[-1]
-    if drop < 4 * max(noise, LEAST_DIVISOR) or drop < 0.3 * abs(smooth[best]):
-        return None
-    part = Track(track.steps[best:], track.times_s[best:], values[best:])
-    found = level(part)
+    best = fall.place
+    found = level(Track(track.steps[best:], track.times_s[best:], track.values[best:]))
     return found if found is not None and found.change.order < -IN_ORDER else None
 
 

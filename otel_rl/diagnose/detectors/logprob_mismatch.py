@@ -12,16 +12,20 @@ from otel_rl.diagnose.classify import Subject, rows_about
 from otel_rl.diagnose.detectors.workload import follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import (
+from otel_rl.diagnose.stats.levels import LevelChange, begun, level
+from otel_rl.diagnose.stats.trends import departure
+from otel_rl.diagnose.thresholds import (
+    FAR,
+    FEWEST_PEERS,
+    FEWEST_VARYING,
+    HALF,
     IN_ORDER,
     IN_ORDER_OF_MANY,
-    JUMP,
     NOISE_OF_MANY,
-    LevelChange,
-    begun,
-    level,
+    SLACK,
+    START,
+    UNLIKE,
 )
-from otel_rl.diagnose.stats.trends import departure
 
 __all__ = ["logprob_mismatch"]
 
@@ -52,12 +56,6 @@ _MEASURES: Final[Mapping[Subject, _Measure]] = {
     Subject.MISMATCH_KL: _Measure("KL of inference and training", "nats", 0.002, 0.1, power=2),
 }
 _WIDER: Final = 2.5  # times the difference before
-_START: Final = 8  # steps: at first, the learning rate and the queues grow
-_FAR: Final = 4.0  # times what the trend lets expect
-_FEWEST: Final = 12
-_FEWEST_WORKERS: Final = 3
-_CHANGED: Final = 1.3  # times, of the age of samples or of the learning rate
-_NEAR: Final = 8  # steps
 _BY_ITSELF: Final = 6.0  # times the difference before: no larger batch or older sample does more
 
 
@@ -100,7 +98,6 @@ def logprob_mismatch(history: RunHistory) -> Iterator[Cause]:
     worker = _alone(history, key, of)
     yield Cause(
         Kind.LOGPROB_MISMATCH,
-        0.72,
         f"inference and training disagree about the same tokens{_who(worker)}"
         f"{_since(gap)}: {of.what} {_times(gap)}, {key}",
         role=key.partition("/")[0],
@@ -131,14 +128,14 @@ def _wider(track: Track, of: _Measure) -> _Gap | None:
     """Return a gap that opened at once, or faster than ever before, or was wide from the start."""
     # An estimate of a KL from samples may be negative.
     sizes = Track(track.steps, track.times_s, [abs(value) for value in track.values])
-    if len(sizes.values) < _FEWEST:
+    if len(sizes.values) < FEWEST_VARYING:
         return None
-    if min(sizes.values[_START:]) >= of.large and min(sizes.values) >= of.large / 2:
+    if min(sizes.values[START:]) >= of.large and min(sizes.values) >= of.large / 2:
         return _Gap(None, of.large, sorted(sizes.values)[len(sizes.values) // 2])
     found = level(sizes)
     if found is not None and found.after >= of.least and _is_jump(found, _WIDER**of.power):
         return _Gap(begun(sizes, found).step, found.before, found.after)
-    left, far = departure(sizes), _FAR**of.power
+    left, far = departure(sizes), FAR**of.power
     if left is None or not left.is_sure or left.after < max(of.least, far * left.before):
         return None
     is_far = any(window.found > far * max(window.expected) > 0 for window in left.windows)
@@ -147,14 +144,14 @@ def _wider(track: Track, of: _Measure) -> _Gap | None:
 
 def _is_jump(found: LevelChange, wider: float) -> bool:
     is_wider = found.is_rise(ratio=wider, order=IN_ORDER_OF_MANY, size=NOISE_OF_MANY)
-    return is_wider and found.jump >= JUMP and found.change.place >= _START
+    return is_wider and found.jump >= HALF and found.change.place >= START
 
 
 def _alone(history: RunHistory, key: str, of: _Measure) -> str | None:
     """Return the one of several workers that has the gap, each of which measures its own."""
     tracks = history.workers.get(key, {})
     wide = [name for name, track in tracks.items() if _wider(track.finite(), of) is not None]
-    return wide[0] if len(wide) == 1 and len(tracks) >= _FEWEST_WORKERS else None
+    return wide[0] if len(wide) == 1 and len(tracks) >= FEWEST_PEERS else None
 
 
 def _is_on_purpose(history: RunHistory, since: int | None) -> bool:
@@ -172,7 +169,7 @@ def _is_on_purpose(history: RunHistory, since: int | None) -> bool:
         for _, track in rows_about(history, subject)
     )
     return any(
-        abs(one.step - since) <= _NEAR and one.ratio >= _CHANGED and one.change.order >= IN_ORDER
+        abs(one.step - since) <= SLACK and one.ratio >= UNLIKE and one.change.order >= IN_ORDER
         for one in changes
         if one is not None
     )

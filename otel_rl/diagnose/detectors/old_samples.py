@@ -12,21 +12,24 @@ from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, begun, level, smoothed
 from otel_rl.diagnose.stats.trends import departure
+from otel_rl.diagnose.thresholds import (
+    CLEARLY,
+    FEWEST_SINCE,
+    HALF,
+    LEAST_PART,
+    NOISE_OF_COUNTS,
+    OFTEN,
+    SEVERAL,
+)
 
 __all__ = ["staleness"]
 
-_BEGUN = 6  # steps until samples are as old as usual
+_TIMES_OLDER, _OLDER = 1.8, 1.5  # times, and versions
 _FILLED = 2  # times the age of its samples: steps until a buffer is full for the first time
-_AT_ONCE = 0.75  # part of a change that makes it a jump
 _AT_LEVEL = 0.25  # of a change, by which values are off a level
-_OFF = 1.4  # times the extrapolation: a queue that fills slows down
 _LITTLE_OLDER = 2.5  # versions
 _GROWN = 2  # of the later samples, in versions
-_PAUSE, _PAUSED = 1.4, 6  # times the usual step, in so many steps
-_PUSHED = 6  # steps between two weight updates, at most
-_FEWEST_PUSHES = 4  # to tell that ages repeat
-_AS_BEFORE = 0.5  # of the usual difference of neighbours, if ages repeat
-_NO_WAIT, _SELDOM = 0.02, 0.2  # part of a step, and of the steps
+_SELDOM = 0.2  # of the steps
 
 
 def staleness(history: RunHistory) -> Iterator[Cause]:
@@ -34,9 +37,9 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
     for key, worker, raw in tracks_about(history, Subject.STALENESS):
         track = _over_pushes(raw.finite())
         change = level(track)
-        if change is None or not change.is_rise(ratio=1.8, size=1.5):
+        if change is None or not change.is_rise(ratio=_TIMES_OLDER, size=NOISE_OF_COUNTS):
             continue
-        if change.after - change.before < 1.5:
+        if change.after - change.before < _OLDER:
             continue
         if _is_of_pauses(history, track, change):
             continue
@@ -44,21 +47,20 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
         if not was_full and (_is_full(track, change) or _follows_a_pause(history, track, change)):
             continue
         # The first samples are of the first policy, and a buffer needs as many steps to fill up.
-        fills = max(_BEGUN, _FILLED * change.after)
+        fills = max(SEVERAL, _FILLED * change.after)
         if _steps_at_level(history, track, change) < fills:
             continue
         if follows_a_change(history, change.step, within=fills):
             continue
         if _is_of_a_change(history, change):
             continue
-        if change.jump < _AT_ONCE and not was_full and not _grows_faster(track):
+        if change.jump < OFTEN and not was_full and not _grows_faster(track):
             continue  # a buffer that fills up from the beginning on
         if _goes_on_as_before(track, change):
             continue
         since = begun(track, change).step
         yield Cause(
             Kind.STALENESS_GROWTH,
-            0.4,
             f"samples are {change.after:.2g} versions old since step {since}, "
             f"{change.before:.2g} before",
             role=key.partition("/")[0],
@@ -76,11 +78,11 @@ def _over_pushes(track: Track) -> Track:
     values = track.values
     apart = {
         width: median(abs(b - a) for a, b in zip(values, values[width:], strict=False))
-        for width in range(1, _PUSHED + 1)
-        if len(values) >= _FEWEST_PUSHES * width
+        for width in range(1, SEVERAL + 1)
+        if len(values) >= FEWEST_SINCE * width
     }
     width = min(apart, key=lambda width: (apart[width], width), default=1)
-    return smoothed(track, width) if apart and apart[width] < _AS_BEFORE * apart[1] else track
+    return smoothed(track, width) if apart and apart[width] < HALF * apart[1] else track
 
 
 def _was_full(history: RunHistory, track: Track, change: LevelChange) -> bool:
@@ -88,15 +90,15 @@ def _was_full(history: RunHistory, track: Track, change: LevelChange) -> bool:
 
     Samples were of one age, and trainers did not wait for them: no less was made than used.
     """
-    before = [v for s, v in zip(track.steps, track.values, strict=True) if s < change.step]
+    before = track.before(change.step)
     half = len(before) // 2
     moved = abs(median(before[half:]) - median(before[:half])) if half else inf
     if moved > _AT_LEVEL * (change.after - change.before):
         return False
     steps = step_time(history).finite()
-    long_s = _NO_WAIT * median(steps.values) if steps.values else 0.0
+    long_s = LEAST_PART * median(steps.values) if steps.values else 0.0
     waited = [
-        sum(v > long_s for s, v in zip(of.steps, of.values, strict=True) if s < change.step)
+        sum(value > long_s for value in of.before(change.step))
         for place, tracks in history.spans.items()
         if waits_for_samples(place) and only_waits(history, place)
         for of in tracks.values()
@@ -119,10 +121,10 @@ def _is_of_pauses(history: RunHistory, track: Track, change: LevelChange) -> boo
     What is made meanwhile waits for as many usual steps, and stays where as much is made as used.
     """
     usual_s, since = _steps_around(history, change)
-    paused = [value for value in since if value >= _PAUSE * usual_s]
+    paused = [value for value in since if value >= CLEARLY * usual_s]
     if not _is_paused(since, usual_s) or len(paused) > _SELDOM * len(since) + 1:
         return False
-    older = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
+    older = track.since(change.step)
     return max(older) - change.before <= 1 + sum(paused) / usual_s - len(paused)
 
 
@@ -134,7 +136,7 @@ def _follows_a_pause(history: RunHistory, track: Track, change: LevelChange) -> 
     usual_s, steps = _steps_around(history, change)
     if not _is_paused(steps, usual_s):
         return False
-    since = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
+    since = track.since(change.step)
     half = len(since) // 2
     return half > 0 and median(since[half:]) - median(since[:half]) < 1
 
@@ -142,14 +144,13 @@ def _follows_a_pause(history: RunHistory, track: Track, change: LevelChange) -> 
 def _steps_around(history: RunHistory, change: LevelChange) -> tuple[float, Sequence[float]]:
     """Return the usual time of a step, and those of the steps just before a change and since."""
     steps = step_time(history).finite()
-    columns = [*zip(steps.steps, steps.values, strict=True)]
-    since = [value for step, value in columns if step >= change.step - _PAUSED]
-    has_before = len(since) < len(columns)
+    since = steps.since(change.step - SEVERAL)
+    has_before = len(since) < len(steps.values)
     return median(steps.values) if has_before else inf, since
 
 
 def _is_paused(since: Sequence[float], usual_s: float) -> bool:
-    return max(since[: _PAUSED + 1], default=0.0) >= _PAUSE * usual_s
+    return max(since[: SEVERAL + 1], default=0.0) >= CLEARLY * usual_s
 
 
 def _is_full(track: Track, change: LevelChange) -> bool:
@@ -157,7 +158,7 @@ def _is_full(track: Track, change: LevelChange) -> bool:
 
     It takes what is made in a slow step, and keeps it where more is made than used.
     """
-    since = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
+    since = track.since(change.step)
     half = len(since) // 2
     grows = half > 0 and median(since[half:]) - median(since[:half]) >= _GROWN
     return change.after - change.before < _LITTLE_OLDER and not grows
@@ -179,10 +180,10 @@ def _steps_at_level(history: RunHistory, track: Track, change: LevelChange) -> i
 def _first_usual(history: RunHistory) -> int:
     """Return the first step of usual length: those before belong to the slow start."""
     steps = step_time(history).finite()
-    newest = steps.values[len(steps.values) // 2 :][-_BEGUN:]
+    newest = steps.values[len(steps.values) // 2 :][-SEVERAL:]
     usual_s = median(newest) if newest else 0.0
     columns = zip(steps.steps, steps.values, strict=True)
-    return next((step for step, took_s in columns if took_s <= _PAUSE * usual_s), history.first)
+    return next((step for step, took_s in columns if took_s <= CLEARLY * usual_s), history.first)
 
 
 def _goes_on_as_before(track: Track, change: LevelChange) -> bool:
@@ -202,4 +203,4 @@ def _grows_faster(track: Track) -> bool:
     left = departure(track.finite())
     if left is None or not left.is_sure:
         return False
-    return any(window.found > _OFF * max(window.expected) for window in left.windows)
+    return any(window.found > CLEARLY * max(window.expected) for window in left.windows)

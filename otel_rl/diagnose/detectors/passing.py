@@ -10,26 +10,27 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import slower, usual_step_s
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.result import Cause, Evidence
+from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.diagnose.thresholds import (
+    BEYOND_NOISE,
+    FEWEST_SINCE,
+    FEWEST_VARYING,
+    LEAST_PART,
+    LONGER,
+    MOSTLY,
+    SEVERAL,
+    UNLIKE,
+)
 
 __all__ = ["passing_slowdowns"]
 
 _TWO: Final = 2  # workers: neither has peers, and their mean may show nothing
-_FEWEST: Final = 6  # values of it
-_FEWEST_FAR, _FAR = 4, 1.3  # the same of some that are all so many times above all others
-_FEWEST_OTHERS: Final = 12  # on both sides together
-_SIDE: Final = 4  # fewest of them on either side
-_SLOWER: Final = 1.5
-_NOISE: Final = 5.0  # times the noise of the others
-_INSIDE: Final = 0.8  # of the steps of it are as much slower
-_MIN_COST: Final = 0.02  # part of the time of all of this work
-_MIN_PART_OF_STEP: Final = 0.02
 
 
 class _Slow(NamedTuple):
@@ -51,8 +52,7 @@ class _Slow(NamedTuple):
 def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
     """Find phases of roles or workers that took longer for some steps, and then no more."""
     load = Workload(history)
-    steps_s = step_time(history).finite().values
-    least_s = _MIN_PART_OF_STEP * median(steps_s) if steps_s else 0.0
+    least_s = LEAST_PART * usual_step_s(history)
     for place, tracks in history.spans.items():
         if only_waits(history, place) and work_of(place) is not Work.SYNC:
             continue
@@ -100,25 +100,25 @@ def _passing(track: Track) -> _Slow | None:
     inside = track.values[begin:end]
     others = [*track.values[:begin], *track.values[end:]]
     usual = median(others)
-    least = usual * max(_SLOWER, 1 + _NOISE * spread(others) / usual)
-    if len(inside) < _FEWEST and min(inside) < _FAR * max(others):
+    least = usual * max(LONGER, 1 + BEYOND_NOISE * spread(others) / usual)
+    if len(inside) < SEVERAL and min(inside) < UNLIKE * max(others):
         return None
-    if len({*track.steps[begin:end]}) < _FEWEST_FAR:
+    if len({*track.steps[begin:end]}) < FEWEST_SINCE:
         return None  # several values of a step have one reason
-    is_clear = sum(value >= least for value in inside) >= _INSIDE * len(inside)
-    is_apart = sum(value >= least for value in others) <= (1 - _INSIDE) / 2 * len(others)
+    is_clear = sum(value >= least for value in inside) >= MOSTLY * len(inside)
+    is_apart = sum(value >= least for value in others) <= (1 - MOSTLY) / 2 * len(others)
     cost = sum(value - usual for value in inside) / max(LEAST_DIVISOR, sum(track.values))
-    if not (is_clear and is_apart and cost >= _MIN_COST):
+    if not (is_clear and is_apart and cost >= LEAST_PART):
         return None
     return _Slow(track.steps[begin], track.steps[end], usual, median(inside))
 
 
 def _longest(values: Sequence[float]) -> tuple[int, int] | None:
     """Return the stretch that is most above the median, if it lies within the series."""
-    if len(values) < _FEWEST_FAR + _FEWEST_OTHERS or min(values) <= 0:
+    if len(values) < FEWEST_SINCE + FEWEST_VARYING or min(values) <= 0:
         return None
     middle = median(values)
-    above = [log(value / middle) - log(_SLOWER) / 2 for value in values]
+    above = [log(value / middle) - log(LONGER) / 2 for value in values]
     best, total, begin, found = 0.0, 0.0, 0, (0, 0)
     for place, one in enumerate(above):
         if total <= 0:
@@ -127,31 +127,19 @@ def _longest(values: Sequence[float]) -> tuple[int, int] | None:
         if total > best:
             best, found = total, (begin, place + 1)
     first, end = found
-    is_within = first >= _SIDE and len(values) - end >= _SIDE
-    return found if end - first >= _FEWEST_FAR and is_within else None
+    is_within = first >= FEWEST_SINCE and len(values) - end >= FEWEST_SINCE
+    return found if end - first >= FEWEST_SINCE and is_within else None
 
 
 def _cause(history: RunHistory, place: PhaseKey, worker: str | None, found: _Slow) -> Cause:
     since, until, usual, now = found
-    return Cause(
-        slow_kind(place, is_alone=worker is not None),
-        0.5,
+    return slower(
+        history,
+        place,
+        worker,
         f"{place.phase} of {worker or place.role} took {now / usual:.1f} times as long in steps "
         f"{since} to {until - 1}; over since step {until}",
-        role=place.role,
-        worker=worker,
-        phase=place.phase,
+        levels=(usual, now),
         since=since,
         until=until,
-        evidence=[
-            Evidence(
-                f"time of one {place.phase}",
-                f"phase/{place}",
-                worker,
-                usual,
-                now,
-                "s",
-                traces_of(history, since),
-            )
-        ],
     )

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import inf
 from statistics import median
 
@@ -14,10 +14,25 @@ from otel_rl.diagnose.detectors.stalls import always_heard
 from otel_rl.diagnose.history.quiet_workers import QUIET_S, quiet_workers
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
-from otel_rl.diagnose.history.track import newest_s
+from otel_rl.diagnose.history.track import gaps_s, newest_s
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import LEAST_DIVISOR
 from otel_rl.diagnose.stats.levels import LevelChange, level, medians, smoothed, soon
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    FEWEST_PEERS,
+    FEWEST_STEPS,
+    HALF,
+    LEAST_PART,
+    LONGER,
+    NEARLY_ALL,
+    NEWS_S,
+    NOISE_OF_COUNTS,
+    OFTEN,
+    SEVERAL,
+    SLACK,
+    SMALL_PART,
+)
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
 __all__ = [
@@ -32,30 +47,18 @@ __all__ = [
     "throttling",
 ]
 
-_CRASHES = 3
 _CRASHES_OF_ONE = 2
-_AT_ONCE_S = 10.0
-_FEWEST_STEPS = 8
-_LEFT_STEPS = 3  # of others after the last sign of a worker
-_MORE_STEPS = 8  # that others still make, of what is ready
-_STOOD = 3.0  # times the time that these take
-_LONGEST = 1.5  # times the longest step: none has come for so long
-_ALL_BUT_FEW = 0.75  # of the workers
-_AT_ONCE = 3.0  # usual steps: each role reports with its own part of a step
 _FEWEST_OF_JOB = 2  # workers
 _SKEW_S = 1.5
-_CLOCKS = 3  # of which two agree
 _LATE_OF_TWO_S = 15.0  # an SDK's exporter waits for 5 s and sends for up to 10
 _NEARER = 0.2  # of the lateness, in three exports
-_SET_EXPORTS = 6  # in two halves, that keep their distance
-_STEADY = 0.05  # of the distance
 _EVIDENT_SKEW_S = 0.02
-_MANY, _SEVERAL = 6.0, 3.0  # times all counts before: a single one, or each of more
-_ENOUGH = 6  # other counts: a few in a row happen by chance among many workers
-_LOWER_POWER = 0.95
+_IN_ORDER_OF_LIMITS = 0.9  # a limit that is set does not vary
+_OF_MISSES = 0.3  # weight of cache misses
 _TELLING = 0.7  # weight of evidence that tells of thrashing alone; cache misses only add to it
-_GC_SHARE = 0.05
-_GC_SHARE_FELT, _GC_FELT = 0.015, 0.6  # where a phase takes longer by so much of the pauses
+_MORE_GC, _IN_ORDER_OF_GC = 3.0, 0.6  # times before: collections come now and then
+_GC_SHARE_FELT = 0.015  # of a step, where work takes as much longer as the collector stops it
+_GC_FELT = 0.6  # part of these pauses by which it does
 
 
 def crashes(history: RunHistory) -> Iterator[Cause]:
@@ -76,7 +79,6 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
         return
     yield Cause(
         Kind.CRASH,
-        0.99,
         failure.as_crash if has_crashed else failure.in_a_live_run,
         role=role,
         worker=failure.worker,
@@ -95,7 +97,7 @@ def first_failure(history: RunHistory) -> WorkerFailure | None:
     failures = [one for one in history.failures if one.worker not in ended]
     first = WorkerFailure.first_cause(failures)
     rhythm = Rhythm.of(history)
-    if first is None or first.is_interrupt or rhythm is None or rhythm.steps < _FEWEST_STEPS:
+    if first is None or first.is_interrupt or rhythm is None or rhythm.steps < FEWEST_STEPS:
         return first
     for one in sorted(failures, key=lambda one: one.time_ns):
         if one.recovery_s is not None or one.step is None or one.time_ns >= first.time_ns:
@@ -103,8 +105,8 @@ def first_failure(history: RunHistory) -> WorkerFailure | None:
         stood_s = (first.time_ns - one.time_ns) / 1e9
         more = history.last - one.step
         # At least the step in progress takes its time.
-        is_long = stood_s > max(_AT_ONCE_S, _STOOD * max(1, more) * rhythm.usual_s)
-        if is_long and more <= _MORE_STEPS:
+        is_long = stood_s > max(NEWS_S, A_FEW * max(1, more) * rhythm.usual_s)
+        if is_long and more <= SLACK:
             return one
     return first
 
@@ -126,7 +128,6 @@ def _lost_peer(history: RunHistory, failure: WorkerFailure) -> Cause | None:
     exports = history.lags[worker]
     return Cause(
         Kind.CRASH,
-        0.99,
         f"{worker} has reported nothing for {silent_s:.3g} s: killed, frozen, or cut off; "
         f"{failure} lost its connection",
         role=worker.rpartition("/")[0],
@@ -155,16 +156,16 @@ def _was_through(history: RunHistory, failure: WorkerFailure) -> bool:
 def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:
     """Return whether the last step of the run is far longer ago than a step takes."""
     rhythm = Rhythm.of(history)
-    if failure.step is None or rhythm is None or rhythm.steps < _FEWEST_STEPS:
+    if failure.step is None or rhythm is None or rhythm.steps < FEWEST_STEPS:
         return False
-    if history.last >= failure.step + _LEFT_STEPS:
+    if history.last >= failure.step + A_FEW:
         return False  # others could do without it
-    return rhythm.stands_s > max(_AT_ONCE_S, _LONGEST * rhythm.longest_s)
+    return rhythm.stands_s > max(NEWS_S, LONGER * rhythm.longest_s)
 
 
 def _is_left(history: RunHistory, failure: WorkerFailure) -> bool:
     """Return whether nothing was heard of a worker any more, while others made further steps."""
-    if failure.step is None or history.last < failure.step + _LEFT_STEPS:
+    if failure.step is None or history.last < failure.step + A_FEW:
         return False
     lost = [loss for loss in history.losses if loss.worker == failure.worker]
     own = history.lags.get(failure.worker)
@@ -198,7 +199,7 @@ def ended_with_the_run(history: RunHistory) -> AbstractSet[str]:
     together = {name for name, at_s in last_s.items() if at_s >= newest_s - _at_once_s(history)}
     # One that is missed among others that go on is dead: those are silent for as long.
     quiet_s = history.ends_s - newest_s
-    is_over = together & at_work <= silent or quiet_s >= _AT_ONCE_S
+    is_over = together & at_work <= silent or quiet_s >= NEWS_S
     return silent & together if is_over else frozenset()
 
 
@@ -211,7 +212,7 @@ def _latest_s(last_s: Mapping[str, float]) -> float:
     if not times_s:
         return 0.0
     roles = {name.rpartition("/")[0] for name in last_s}
-    return times_s[int(_ALL_BUT_FEW * (len(times_s) - 1))] if len(roles) > 1 else times_s[-1]
+    return times_s[int(OFTEN * (len(times_s) - 1))] if len(roles) > 1 else times_s[-1]
 
 
 def _at_once_s(history: RunHistory) -> float:
@@ -220,17 +221,13 @@ def _at_once_s(history: RunHistory) -> float:
     Each role reports with its own part of a step, and no more often than its SDK exports.
     """
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
-    return max(_noticed_s(history), _AT_ONCE * median(_gaps(begun_s) or [0.0]))
+    return max(_noticed_s(history), A_FEW * median(gaps_s(begun_s) or [0.0]))
 
 
 def _noticed_s(history: RunHistory) -> float:
     """Return the time within which workers are missed that stop at once: each exports in turn."""
-    exports_s = [median(_gaps(track.times_s) or [0.0]) for track in history.lags.values()]
-    return max(_AT_ONCE_S, 2 * max(exports_s, default=0.0))
-
-
-def _gaps(times_s: Sequence[float]) -> list[float]:
-    return [later_s - earlier_s for earlier_s, later_s in pairwise(times_s)]
+    exports_s = [median(gaps_s(track.times_s) or [0.0]) for track in history.lags.values()]
+    return max(NEWS_S, 2 * max(exports_s, default=0.0))
 
 
 def crash_loops(history: RunHistory) -> Iterator[Cause]:
@@ -264,7 +261,7 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
         workers = Counter(loss.worker for loss in lost if loss not in restarts)
         worker, most = workers.most_common(1)[0] if workers else (None, 0)
         times = _incidents(lost, noticed_s) + failures - len(lost)
-        if times < _CRASHES and most < _CRASHES_OF_ONE:
+        if times < A_FEW and most < _CRASHES_OF_ONE:
             continue
         if most == 1 and not _came_back(history, role):
             continue  # each has failed once: the end of the run, or the loss of some workers
@@ -274,7 +271,6 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
             since = _first_rise(roles.get(role, Track()))
         yield Cause(
             Kind.CRASH_LOOP,
-            min(0.99, 0.9 + 0.02 * failures),
             f"{one or role} fails again and again: {failures} times since step {since}",
             role=role,
             worker=one,
@@ -303,7 +299,7 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
     Links between spans prove much smaller differences, unless the exports contradict them: a
     message sent long before its span ended proves nothing.
     """
-    measured = {worker: lags for worker, lags in history.lags.items() if len(lags.values) >= 3}
+    measured = {worker: lags for worker, lags in history.lags.items() if len(lags.values) >= A_FEW}
     proven: dict[str, list[float]] = {}
     for step in history.steps:
         for worker, ahead_s in step.clocks:
@@ -318,7 +314,7 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
             middle_s = usual.of(lags.times_s[first], lags.times_s[-1])
             if middle_s is not None:
                 ahead_s, since = middle_s - min(lags.values[first:]), lags.steps[first]
-        is_unsure = len(measured) < _CLOCKS and -_LATE_OF_TWO_S < ahead_s < _SKEW_S
+        is_unsure = len(measured) < FEWEST_PEERS and -_LATE_OF_TWO_S < ahead_s < _SKEW_S
         if is_unsure or _catches_up(lags.values, -ahead_s):
             continue
         if abs(ahead_s) < _SKEW_S:
@@ -331,7 +327,7 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
         proven.pop(worker, None)
     for worker, found in sorted(proven.items()):
         ahead_s = median(found)
-        if abs(ahead_s) >= _EVIDENT_SKEW_S and len(found) * 3 >= len(history.steps):
+        if abs(ahead_s) >= _EVIDENT_SKEW_S and len(found) * A_FEW >= len(history.steps):
             yield _skewed(worker, ahead_s, "messages are received before they are sent")
 
 
@@ -342,7 +338,7 @@ def _few_ahead(history: RunHistory, measured: Mapping[str, Track]) -> AbstractSe
     """
     ahead = {worker for worker, lags in measured.items() if max(lags.values) <= -_SKEW_S}
     known = {*history.lags, *(worker for of in history.spans.values() for worker in of)}
-    return ahead if len(known) >= _CLOCKS and 2 * len(ahead) < len(known) else frozenset()
+    return ahead if len(known) >= FEWEST_PEERS and 2 * len(ahead) < len(known) else frozenset()
 
 
 class _UsualLags:
@@ -366,12 +362,12 @@ class _UsualLags:
         least_s = [
             self._ever_s[name] if len(at_the_time) == len(track.values) else min(at_the_time)
             for name, track in measured.items()
-            if len(at_the_time := _meanwhile(track, begun_s, ended_s)) >= 3
+            if len(at_the_time := _meanwhile(track, begun_s, ended_s)) >= A_FEW
         ]
-        if len(measured) == len(least_s) == _CLOCKS - 1:
+        if len(measured) == len(least_s) == FEWEST_PEERS - 1:
             return _agreed(least_s)
         # Its own one among them: of two others, a wrong clock would move the middle.
-        return median(least_s) if len(least_s) >= _CLOCKS else None
+        return median(least_s) if len(least_s) >= FEWEST_PEERS else None
 
 
 def _set_back(lags: Track) -> int | None:
@@ -391,10 +387,10 @@ def _set_back(lags: Track) -> int | None:
         if farther_s < _SKEW_S or farther_s <= times_s[place] - times_s[place - 2]:
             continue
         middle = (place + len(values)) // 2
-        if len(values) - place < _SET_EXPORTS or least_s < values[place - 1] + farther_s / 2:
+        if len(values) - place < SEVERAL or least_s < values[place - 1] + farther_s / 2:
             continue
         moved_s = abs(min(values[place:middle]) - min(values[middle:]))
-        if moved_s <= _STEADY * farther_s:
+        if moved_s <= SMALL_PART * farther_s:
             return place
     return None
 
@@ -426,11 +422,11 @@ def _meanwhile(track: Track, begun_s: float, ended_s: float) -> Sequence[float]:
 def _skewed(worker: str, ahead_s: float, what: str, since: int | None = None) -> Cause:
     return Cause(
         Kind.CLOCK_SKEW,
-        0.9 if abs(ahead_s) >= _SKEW_S else 0.7,
         f"the clock of {worker} is {abs(ahead_s):.3g} s {'ahead' if ahead_s > 0 else 'behind'}",
         role=worker.partition("/")[0],
         worker=worker,
         since=since,
+        strength=HALF if abs(ahead_s) >= _SKEW_S else 0.0,
         evidence=[Evidence(what, worker=worker, before=0.0, after=ahead_s, unit="s")],
     )
 
@@ -443,20 +439,19 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
         among = len(history.workers.get(key, ()))
         # A step has several exports, or one has those of several steps.
         of_steps = smoothed(counts)
-        change = level(of_steps, shortest=3, among=among)
+        change = level(of_steps, shortest=A_FEW, among=among)
         if change is None or not _is_more_gc(change):
             of_steps, change = counts, soon(counts, among=among)
         if change is None or not _is_more_gc(change):
             continue
         share = change.after / _usual_s(of_steps, change.step)
-        least = _GC_SHARE if worker is None else _least_gc_share(history, worker, change)
+        least = SMALL_PART if worker is None else _least_gc_share(history, worker, change)
         if share >= least:
             found.append((share, key, worker, change))
     if found:
         share, key, worker, change = max(found, key=lambda one: one[0])
         yield Cause(
             Kind.GC_PAUSES,
-            min(0.95, 0.8 + share / 2),
             f"the garbage collector stops {worker or key} for {in_seconds(change.after)} of each "
             f"step since step {change.step}, {share:.0%} of the time; {in_seconds(change.before)} "
             "before",
@@ -472,7 +467,7 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
 
 
 def _is_more_gc(change: LevelChange) -> bool:
-    return change.is_rise(ratio=3.0, order=0.6, size=1.5)
+    return change.is_rise(ratio=_MORE_GC, order=_IN_ORDER_OF_GC, size=NOISE_OF_COUNTS)
 
 
 def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> float:
@@ -480,34 +475,34 @@ def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> fl
     longer_s = [
         found[1] - found[0]
         for of in history.spans.values()
-        if worker in of and (found := medians(of[worker], change.step, shortest=3)) is not None
+        if worker in of and (found := medians(of[worker], change.step, shortest=A_FEW)) is not None
     ]
     is_felt = max(longer_s, default=0.0) >= _GC_FELT * (change.after - change.before)
-    return _GC_SHARE_FELT if is_felt else _GC_SHARE
+    return _GC_SHARE_FELT if is_felt else SMALL_PART
 
 
 def _usual_s(track: Track, since: int) -> float:
     """Return the usual time from one value of a step to the next, since a step."""
     at_s = [at for step, at in zip(track.steps, track.times_s, strict=True) if step >= since]
-    return max(LEAST_DIVISOR, median([b - a for a, b in pairwise(at_s)] or [1.0]))
+    return max(LEAST_DIVISOR, median(gaps_s(at_s) or [1.0]))
 
 
 def preemptions(history: RunHistory) -> Iterator[Cause]:
     """Find generators whose KV cache is too small: requests are evicted and recomputed."""
     evidence: list[tuple[float, int, Evidence]] = []
-    for subject, ratio in ((Subject.PREEMPTIONS, 3.0), (Subject.CACHE_MISSES, 1.5)):
+    for subject, ratio in ((Subject.PREEMPTIONS, A_FEW), (Subject.CACHE_MISSES, LONGER)):
         for key, worker, track in tracks_about(history, subject):
-            shortest = 3
+            shortest = A_FEW
             if subject is Subject.PREEMPTIONS:
                 counts = with_gaps(history, summed_by_step(track))
-                track, shortest = _far_above(counts) or (counts, _ENOUGH)
+                track, shortest = _far_above(counts) or (counts, SEVERAL)
             change = level(track, shortest=shortest, among=len(history.workers.get(key, ())))
-            if change and change.is_rise(ratio=ratio) and change.after > 0.02:
+            if change and change.is_rise(ratio=ratio) and change.after > LEAST_PART:
                 what = "requests preempted or recomputed"
                 if subject is Subject.CACHE_MISSES:
                     what = "share of prompt tokens that were not in the cache"
                 one = Evidence(what, key, worker, change.before, change.after)
-                weight = 1.0 if subject is Subject.PREEMPTIONS else 0.3
+                weight = 1.0 if subject is Subject.PREEMPTIONS else _OF_MISSES
                 evidence.append((weight * change.change.order, change.step, one))
     if not any(weight >= _TELLING for weight, *_ in evidence):
         return
@@ -518,7 +513,6 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
     role = (strongest.key or "").partition("/")[0]
     yield Cause(
         Kind.KV_THRASH,
-        0.88,
         f"the KV cache of {role} is too small since step {since}: {strongest.what}, "
         f"{strongest.before:.3g} before and {strongest.after:.3g} now",
         role=role,
@@ -539,22 +533,21 @@ def _far_above(counts: Track) -> tuple[Track, int] | None:
     for few, place in enumerate(told, 1):
         least = min(least, values[place])
         is_mostly_told = len(values) - place < 2 * few
-        times = _MANY if few == 1 else _SEVERAL
+        times = SEVERAL if few == 1 else A_FEW
         if place and is_mostly_told and least >= times * max(1.0, most[place]):
             kept = [*range(place), *told[few - 1 :: -1]]
             columns = (counts.steps, counts.times_s, values)
-            return Track.of(*([of[at] for at in kept] for of in columns)), min(few, _ENOUGH)
+            return Track.of(*([of[at] for at in kept] for of in columns)), min(few, SEVERAL)
     return None
 
 
 def throttling(history: RunHistory) -> Iterator[Cause]:
     """Find devices that are slowed down by heat, or by a power limit that was lowered."""
     for key, worker, track in _of_devices(history, Subject.POWER_LIMIT):
-        change = level(track, shortest=3, among=len(history.workers.get(key, ())))
-        if change and change.is_fall(ratio=_LOWER_POWER, order=0.9):
+        change = level(track, shortest=A_FEW, among=len(history.workers.get(key, ())))
+        if change and change.is_fall(ratio=NEARLY_ALL, order=_IN_ORDER_OF_LIMITS):
             yield Cause(
                 Kind.THROTTLED,
-                0.85,
                 f"the power limit of {worker or key} is {change.after:.4g} W since step "
                 f"{change.step}, {change.before:.4g} before",
                 role=worker.rpartition("/")[0] if worker else None,
@@ -563,11 +556,10 @@ def throttling(history: RunHistory) -> Iterator[Cause]:
                 evidence=[Evidence("power limit", key, worker, change.before, change.after, "W")],
             )
     for key, worker, track in _of_devices(history, Subject.THROTTLING):
-        change = level(track, shortest=3, among=len(history.workers.get(key, ())))
-        if change and change.is_rise(ratio=2.0) and change.after > 0.05:
+        change = level(track, shortest=A_FEW, among=len(history.workers.get(key, ())))
+        if change and change.is_rise(ratio=2.0) and change.after > SMALL_PART:
             yield Cause(
                 Kind.THROTTLED,
-                0.85,
                 f"{worker or key} is throttled since step {change.step}",
                 role=worker.rpartition("/")[0] if worker else None,
                 worker=worker,
@@ -603,7 +595,7 @@ def _restarts(history: RunHistory, noticed_s: float) -> Collection[Loss]:
         if not together or loss.time_s - together[-1][0].time_s > noticed_s:
             together.append([])
         together[-1].append(loss)
-    least = _ALL_BUT_FEW * len(history.lags)
+    least = OFTEN * len(history.lags)
     return [loss for of in together if len({one.worker for one in of}) >= least for loss in of]
 
 

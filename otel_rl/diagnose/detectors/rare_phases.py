@@ -1,8 +1,7 @@
 """Detector of phases that are not in every step, such as checkpoints, and take longer than before.
 
-They happen too rarely for statistics, so all later ones have to take far longer than all before. A
-single one proves little: it has to be longer than any noise of this run explains, and so has its
-step.
+They happen too rarely for statistics, so all later ones, two at least, have to take far longer than
+all before. A single one proves nothing: one evaluation of more, or one save to a busy disk.
 """
 
 from collections import defaultdict
@@ -12,29 +11,23 @@ from math import sqrt
 from statistics import median
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import slower, usual_step_s
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.result import Cause, Evidence
-from otel_rl.diagnose.stats.levels import medians, settled
+from otel_rl.diagnose.result import Cause
+from otel_rl.diagnose.stats.levels import medians
+from otel_rl.diagnose.thresholds import A_FEW, BEYOND_NOISE, HALF
 from otel_rl.goodput import duration
 
 __all__ = ["rare_phases"]
 
 _RARE = 0.4  # of the steps
-_FEWEST = 3  # together
 _FAR = 2.5  # times the longest before
-_FAR_ALONE = 5.0  # the same of a single one, or after one
-_FAR_OF_ONE, _ALIKE = 3.5, 1.6  # the same after one or of one, if all others are alike
-_MIN_STEPS = 0.5  # usual steps that it takes longer
-_BEYOND = 1.5  # times the farthest that other work of the run has been from its usual time
-_MANY = 10  # times that work is done, to show its noise
-_FELT = 0.5  # part by which the step of a single one takes longer
+_FAR_OF_ONE, _ALIKE = 3.5, 1.6  # the same after a single one, if all since then are alike
 
 
 def rare_phases(history: RunHistory) -> Iterator[Cause]:
     """Find rare phases that take far longer than all before them."""
-    steps = step_time(history).finite()
-    usual_s = median(steps.values) if steps.values else 0.0
+    usual_s = usual_step_s(history)
     for place, tracks in history.spans.items():
         if only_waits(history, place) and work_of(place) is not Work.SYNC:
             continue
@@ -47,48 +40,22 @@ def rare_phases(history: RunHistory) -> Iterator[Cause]:
         columns = sorted(longest.items())
         values = [value for _, value in columns]
         most, least = [*accumulate(values, max)], [*accumulate(reversed(values), min)][::-1]
-        for cut in range(1, len(columns) if len(columns) >= _FEWEST else 1):
-            if least[cut] < max(_FAR * most[cut - 1], _MIN_STEPS * usual_s + most[cut - 1]):
+        for cut in range(1, len(columns) - 1):  # one alone proves nothing
+            if least[cut] < max(_FAR * most[cut - 1], HALF * usual_s + most[cut - 1]):
                 continue
             before, after = values[:cut], values[cut:]
             if not median(before) or least[cut] < _far(before, after) * most[cut - 1]:
                 continue
-            longer_s = after[0] - most[cut - 1]
-            if len(after) > 1 or (
-                _is_felt(steps, columns[cut][0], usual_s + _FELT * longer_s)
-                and least[cut] >= _BEYOND * _shown(history, place) * most[cut - 1]
-            ):
-                yield _cause(history, place, columns[cut][0], median(before), median(after))
-                break
-
-
-def _is_felt(steps: Track, since: int, least_s: float) -> bool:
-    """Return whether the step of a single one, or the next, takes so long."""
-    columns = zip(steps.steps, steps.values, strict=True)
-    return any(took_s >= least_s for step, took_s in columns if since <= step <= since + 1)
-
-
-def _shown(history: RunHistory, place: PhaseKey) -> float:
-    """Return how many times its usual time any other work of the run has taken."""
-    return max(
-        (
-            max(track.values) / usual
-            for other, of in history.spans.items()
-            if other != place and not only_waits(history, other)
-            for track in map(settled, of.values())
-            if len(track.values) >= _MANY and (usual := median(track.values)) > 0
-        ),
-        default=1.0,
-    )
+            yield _cause(history, place, columns[cut][0], median(before), median(after))
+            break
 
 
 def _far(before: Sequence[float], after: Sequence[float]) -> float:
     """Return how many times as long it has to take."""
-    fewer, others = sorted((before, after), key=len)
-    if len(fewer) > 1:
+    if len(before) > 1:
         return _FAR
-    is_alike = len(others) >= _FEWEST and max(others) <= _ALIKE * min(others)
-    return _FAR_OF_ONE if is_alike else _FAR_ALONE
+    is_alike = len(after) >= A_FEW and max(after) <= _ALIKE * min(after)
+    return _FAR_OF_ONE if is_alike else BEYOND_NOISE
 
 
 def _is_longer(track: Track, since: int, before_s: float, after_s: float) -> bool:
@@ -103,25 +70,14 @@ def _cause(
     of = history.spans[place]
     longer = [name for name, track in of.items() if _is_longer(track, since, before_s, after_s)]
     worker = longer[0] if len(longer) == 1 else None
-    return Cause(
-        slow_kind(place, is_alone=worker is not None and len(of) > 1),
-        0.6,
+    return slower(
+        history,
+        place,
+        worker,
         f"{place.phase} of {worker or place.role}, which is not in every step, takes "
         f"{after_s / before_s:.1f} times as long since step {since}: {duration(before_s)} before, "
         f"{duration(after_s)} now",
-        role=place.role,
-        worker=worker,
-        phase=place.phase,
+        strength=HALF,
+        levels=(before_s, after_s),
         since=since,
-        evidence=[
-            Evidence(
-                f"time of one {place.phase}",
-                key=f"phase/{place}",
-                worker=worker,
-                before=before_s,
-                after=after_s,
-                unit="s",
-                traces=traces_of(history, since),
-            )
-        ],
     )

@@ -13,38 +13,38 @@ from statistics import median
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import slower, step_time
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import BEGINNING
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.result import Cause, Evidence
+from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, spread
 from otel_rl.diagnose.stats.levels import settled
-from otel_rl.diagnose.stats.medians import Ratios, to_median
+from otel_rl.diagnose.stats.medians import Ratios, ToMedian
 from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    CLEARLY,
+    FEWEST_PEERS,
+    FEWEST_SINCE,
+    HALF,
+    LEAST_PART,
+    OFTEN,
+    SMALL_PART,
+)
 
 __all__ = ["recurring", "recurring_of_all"]
 
-_FEWEST_WORKERS = 3
-_FEWEST_STEPS = 20
+_FEWEST_STEPS = 20  # that are compared, also before the first odd one
 _FAR = 1.35  # times its peers
 _FAR_NOISE = 4.5  # times the noise of that ratio
 _MOST_EXPONENT = 300.0  # times any value, it is a number
-_FEWEST = 4  # steps
-_MIN_COST = 0.02  # part of the time of all steps
-_CHANCE = 1.5e-3
-_LEAST_TOLD = 0.01
-_COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.02  # of so much time, who takes it is worth less proof
-_FEW = 3  # steps, if they are farther than all others and near to each other
+_CHANCE = 1.5e-3  # that odd steps are no more than the share of one worker
+_LIKELY = 0.02  # the same where they cost much, or all workers have them
+_LEAST_TOLD = 0.01  # part of the time of all steps
 _KNOWN = 100  # steps of other runs without one: accidents are rare, also in a short run
-_REGULAR = 0.75
-_CHANCE_OF_ALL = 0.02  # that no earlier step is one of them
 _MOST_OF_ALL = 0.4  # of the steps: more are another level
-_BEFORE = 20  # steps without any
-_OF_ALL = 1.4  # times the usual
 _MUCH_LONGER = 3.0  # times the usual: no busy machine
-_AS_LONG = 0.5  # part of it by which the step takes longer
-_OVER = 4  # usual distances without trouble
 
 
 class _Odd(NamedTuple):
@@ -73,7 +73,7 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
         return  # all steps came at once: what they lost is unknown
     for place, tracks in history.spans.items():
         waits = only_waits(history, place) and work_of(place) is not Work.SYNC
-        if waits or len(tracks) < _FEWEST_WORKERS:
+        if waits or len(tracks) < FEWEST_PEERS:
             continue
         found = _odd_steps(history, place)
         if found.compared < _FEWEST_STEPS:
@@ -92,25 +92,25 @@ def _own_trouble(
     whole_s: float,
 ) -> Sequence[_Odd]:
     """Return the odd steps of a worker that chance does not explain; none if it may."""
-    if len(found.of[worker]) < _FEW:
+    if len(found.of[worker]) < A_FEW:
         return ()
     steps, others = _alike(found.of[worker], every)
-    if len(steps) < _FEW:
+    if len(steps) < A_FEW:
         return ()
     workers, faster = len(found.of), found.faster[worker]
     cost = _longer_s(steps) / max(LEAST_DIVISOR, whole_s)
-    chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
+    chance = _LIKELY if cost >= SMALL_PART else _CHANCE
     if (
-        len(steps) >= _FEWEST
-        and _lost_part(history, steps, faster, whole_s) >= _MIN_COST
+        len(steps) >= FEWEST_SINCE
+        and _lost_part(history, steps, faster, whole_s) >= LEAST_PART
         and workers * _tail(len(steps) + others, len(steps), 1 / workers) < chance
     ):
         return steps
-    newest = steps[-_FEW:]
+    newest = steps[-A_FEW:]
     is_near = (
         found.beyond[worker] > 1
         and _chance_of(newest, (others + 1) / (found.compared * (workers - 1) + _KNOWN)) < _CHANCE
-        and _lost_s(newest, faster) >= _COSTLY * _since_s(history, newest[0].step)
+        and _lost_s(newest, faster) >= SMALL_PART * _since_s(history, newest[0].step)
     )
     return newest if is_near else ()
 
@@ -133,7 +133,7 @@ def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
     """Find work that takes all workers of a role far longer in some steps, and never did before."""
     steps = step_time(history).finite()
     took_s = dict(zip(steps.steps, steps.values, strict=True))
-    if len(took_s) < _BEFORE + _FEWEST_STEPS or not any(took_s.values()):
+    if len(took_s) < 2 * _FEWEST_STEPS or not any(took_s.values()):
         return
     load, usual_s = Workload(history), median(took_s.values())
     for place, tracks in history.spans.items():
@@ -145,26 +145,25 @@ def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
         in_step = max(1.0, calls / len(tracks) / max(1, len(of_all.values)))
         cost = in_step * _longer_s(odd) / sum(took_s.values())
         is_felt = all(
-            took_s.get(one.step, 0.0) >= usual_s + _AS_LONG * (one.own_s - one.peers_s)
-            for one in odd
+            took_s.get(one.step, 0.0) >= usual_s + HALF * (one.own_s - one.peers_s) for one in odd
         )
-        if len(odd) >= _FEWEST and cost >= _MIN_COST and is_felt and _is_of_all(tracks, odd):
+        if len(odd) >= FEWEST_SINCE and cost >= LEAST_PART and is_felt and _is_of_all(tracks, odd):
             yield _cause(history, place, None, odd, cost)
 
 
 def _odd_of_all(track: Track) -> list[_Odd]:
     """Return the odd steps of a series, if there was none for long and their rest is as before."""
-    if len(track.values) < _BEFORE + _FEWEST_STEPS:
+    if len(track.values) < 2 * _FEWEST_STEPS:
         return []
     usual = median(track.values)
-    far = usual * max(_OF_ALL, _beyond_noise(spread([log(one) for one in track.values])))
+    far = usual * max(CLEARLY, _beyond_noise(spread([log(one) for one in track.values])))
     places = [place for place, value in enumerate(track.values) if value >= far]
-    if not places or places[0] < _BEFORE:
+    if not places or places[0] < _FEWEST_STEPS:
         return []
     if len(places) > _MOST_OF_ALL * len(track.values):
         return []
     odd = [_Odd(track.steps[place], usual, track.values[place]) for place in places]
-    return odd if _chance_of_all(places, len(track.values), odd) <= _CHANCE_OF_ALL else []
+    return odd if _chance_of_all(places, len(track.values), odd) <= _LIKELY else []
 
 
 def _beyond_noise(noise: float) -> float:
@@ -191,7 +190,7 @@ def _is_of_all(tracks: Mapping[str, Track], odd: Sequence[_Odd]) -> bool:
     for track in tracks.values():
         usual = median(track.values)
         slow = {s for s, v in zip(track.steps, track.values, strict=True) if v >= far * usual}
-        if len(slow & steps) < _REGULAR * len(steps):
+        if len(slow & steps) < OFTEN * len(steps):
             return False
     return True
 
@@ -251,15 +250,15 @@ class _OddSteps(NamedTuple):
 
 def _odd_steps(history: RunHistory, place: PhaseKey) -> _OddSteps:
     """Find the odd steps of each worker."""
-    found = to_median(history, place, history.first + BEGINNING)
-    ratios = dict(found.of_workers(history.spans[place]))
+    found = ToMedian(history.spans[place], history.first + BEGINNING)
+    ratios = found.of_workers
     usual = {worker: one.usual for worker, one in ratios.items()}
     if all(one.most < _FAR * one.least for one in usual.values()):
         return _OddSteps({}, found.steps, {}, {})
     # The noise of all: that of the worker itself may be its fault.
     far = max(_FAR, _beyond_noise(median(one.noise for one in usual.values())))
     odd = {worker: _odd(one, far) for worker, one in ratios.items()}
-    often = [worker for worker, steps in odd.items() if len(steps) >= _FEW]
+    often = [worker for worker, steps in odd.items() if len(steps) >= A_FEW]
     most = {worker: one.most / one.ratio - 1 for worker, one in usual.items()}
     beyond = {worker: _beyond(ratios[worker], len(odd[worker]), worker, most) for worker in often}
     return _OddSteps(
@@ -314,37 +313,27 @@ def _cause(
     before, after = median(one.peers_s for one in odd), median(one.own_s for one in odd)
     gaps = [b.step - a.step for a, b in pairwise(odd)]
     gap = median(gaps)
-    is_over = history.last - last > _OVER * max(gap, max(gaps) / 2)
-    if gap > 1 and len(gaps) > 1 and sum(one == gap for one in gaps) >= _REGULAR * len(gaps):
+    is_over = history.last - last > FEWEST_SINCE * max(gap, max(gaps) / 2)
+    if gap > 1 and len(gaps) > 1 and sum(one == gap for one in gaps) >= OFTEN * len(gaps):
         when = f"every {gap:.0f} steps since step {first}"
-    elif sum(one == 1 for one in gaps) >= _REGULAR * len(gaps):
+    elif sum(one == 1 for one in gaps) >= OFTEN * len(gaps):
         when = f"in steps {first} to {last}"
     else:
         when = f"in {len(odd)} of the steps {first} to {last}"
     # What has just begun in a long run has cost little yet.
     part = f", {cost:.0%} of the time of all steps" if cost >= _LEAST_TOLD else ""
     over = f"; over since step {last + 1}" if is_over else ""
-    return Cause(
-        slow_kind(place, is_alone=worker is not None),
-        0.45 + 0.3 * min(1.0, cost),
+    return slower(
+        history,
+        place,
+        worker,
         f"{place.phase} of {worker or place.role} takes {after / before:.1f} times as long as "
         f"{'usual' if worker is None else 'that of its peers'} {when}{part}{over}",
-        role=place.role,
-        worker=worker,
-        phase=place.phase,
+        strength=min(1.0, cost),
+        levels=(before, after),
         since=first,
         until=last + 1 if is_over else None,
-        evidence=[
-            Evidence(
-                f"time of one {place.phase} in these steps, usual and then"
-                if worker is None
-                else f"time of one {place.phase} in these steps, of its peers and its own",
-                key=f"phase/{place}",
-                worker=worker,
-                before=before,
-                after=after,
-                unit="s",
-                traces=traces_of(history, first),
-            )
-        ],
+        what=" in these steps, usual and then"
+        if worker is None
+        else " in these steps, of its peers and its own",
     )

@@ -16,9 +16,19 @@ from otel_rl.diagnose.detectors.workload import follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.history.timings import timed_part
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, least_noise, running_medians, spread
-from otel_rl.diagnose.stats.levels import IN_ORDER_OF_MANY, NOISE_OF_MANY, begun, level
+from otel_rl.diagnose.stats.changes import find_fall, least_noise, spread
+from otel_rl.diagnose.stats.levels import begun, level
 from otel_rl.diagnose.stats.trends import beyond_trend, departure
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    FEWEST_BEFORE,
+    FEWEST_SINCE,
+    IN_ORDER_OF_MANY,
+    LARGE_PART,
+    LONGER_NOISE,
+    NOISE_OF_MANY,
+    SEVERAL,
+)
 
 __all__ = ["held_out_scores", "reward_hacking"]
 
@@ -36,25 +46,16 @@ _NO_SCORE: Final = re.compile(
     r"|ratio|frac|clip|value|samples|steps?([/_]|$)|/(min|max|p\d+|rank_\w+|rate|per_step)$"
 )
 
-_FEWEST: Final = 6  # values of a score that is measured now and then
-_MANY: Final = 16
 _FALL: Final = 0.25  # part of the best
-_FALL_NOISES: Final = 4.0
-_GAIN_NOISES: Final = 2.0
 _NEAR: Final = 8  # values, of the reward before
-_FEWEST_EARNED: Final = 3  # the same of a score that is measured now and then, and since then
 _REPEATED: Final = 2.0  # times before
-_LEAST_REPEATED: Final = 0.1  # of the answers or their words
-_START: Final = 10
 _SHORTER, _LONGER = 0.5, 1.6  # times what the trend lets expect
-_FAR_GAIN: Final = 3.0  # noises beyond its trend
 
 
 class _Sign(NamedTuple):
     """Sign that the reward no longer means what it should.
 
     Attributes:
-        score: Weight of it.
         since: First step.
         what: In words.
         key: That shows it.
@@ -62,7 +63,6 @@ class _Sign(NamedTuple):
         after: Usual value since then.
     """
 
-    score: float
     since: int
     what: str
     key: str
@@ -86,7 +86,7 @@ def reward_hacking(history: RunHistory) -> Iterator[Cause]:
         if (gain := _gain(track, sign.since)) is not None
     ]
     if found:
-        sign, key, gain = max(found, key=lambda one: one[0].score)
+        sign, key, gain = found[0]  # the strongest sign
         # Scores are measured now and then: other signs may have come before.
         yield _cause(sign, key, gain, min(one.since for one, *_ in found))
 
@@ -94,7 +94,6 @@ def reward_hacking(history: RunHistory) -> Iterator[Cause]:
 def _cause(sign: _Sign, reward: str, gain: tuple[float, float], since: int) -> Cause:
     return Cause(
         Kind.REWARD_HACKING,
-        sign.score,
         f"the reward rises and is not earned since step {since}: {reward} went from "
         f"{gain[0]:.3g} to {gain[1]:.3g}, while {sign.what}: {sign.key} from {sign.before:.3g} to "
         f"{sign.after:.3g}",
@@ -122,13 +121,13 @@ def held_out_scores(history: RunHistory) -> dict[str, Track]:
 
 def _gain(track: Track, since: int) -> tuple[float, float] | None:
     """Return the reward before and at the end, if it is clearly higher since then."""
-    before = [value for step, value in zip(track.steps, track.values, strict=True) if step < since]
+    before = track.before(since)
     after = track.values[len(before) :]
-    if len(before) < _NEAR or len(after) < 4:
+    if len(before) < _NEAR or len(after) < FEWEST_SINCE:
         return None
     noise = spread([b - a for a, b in pairwise(track.values)])
     first, last = median(before[-_NEAR:]), median(after[len(after) // 2 :])
-    is_higher = last - first > _GAIN_NOISES * max(noise, least_noise(first))
+    is_higher = last - first > LONGER_NOISE * max(noise, least_noise(first))
     return (first, last) if is_higher and last == max(first, last) else None
 
 
@@ -137,55 +136,44 @@ def _rise(track: Track, since: int) -> float | None:
 
     Not above its trend: that of a score that has grown less and less is too high.
     """
-    before = [value for step, value in zip(track.steps, track.values, strict=True) if step < since]
+    before = track.before(since)
     after = track.values[len(before) :]
-    if min(len(before), len(after)) < _FEWEST_EARNED:
+    if min(len(before), len(after)) < A_FEW:
         return None
     noise = spread([b - a for a, b in pairwise(track.values)])
-    first, last = median(before[-_FEWEST_EARNED:]), median(after[len(after) // 2 :])
+    first, last = median(before[-A_FEW:]), median(after[len(after) // 2 :])
     return (last - first) / max(noise, least_noise(first))
 
 
 def _falling(scores: dict[str, Track]) -> Iterator[_Sign]:
     """Find scores that end clearly below their best; if others rise, that is an exchange."""
     falls = [sign for key, track in scores.items() if (sign := _fall(key, track)) is not None]
-    known = [track for track in scores.values() if len(track.values) >= _FEWEST]
+    known = [track for track in scores.values() if len(track.values) >= SEVERAL]
     if 2 * len(falls) > len(known):
         yield from falls
 
 
 def _fall(key: str, track: Track) -> _Sign | None:
-    values, n = track.values, len(track.values)
-    if n < _FEWEST:
-        return None
-    width = 3 if n < _MANY else max(4, n // 8)
-    smooth = running_medians(values, width)
-    best = max(range(len(smooth)), key=smooth.__getitem__)
-    noise = spread([b - a for a, b in pairwise(values)])
-    drop = smooth[best] - smooth[-1]
-    if drop < max(_FALL_NOISES * noise, LEAST_DIVISOR) or drop < _FALL * abs(smooth[best]):
+    fall = find_fall(track.values, part=_FALL)
+    if fall is None:
         return None
     # The last value that is still as good as the best ones begins the fall.
-    limit = smooth[best] - max(drop / 4, noise)
-    last = max(place for place, value in enumerate(values) if value >= limit)
-    if last + 3 > n:
+    limit = fall.best - max((fall.best - fall.last) / 4, fall.noise)
+    last = max(place for place, value in enumerate(track.values) if value >= limit)
+    if last + A_FEW > len(track.values):
         return None
-    return _Sign(
-        0.74, track.steps[last + 1], "the score of held-out tasks falls", key, smooth[best],
-        smooth[-1],
-    )  # fmt: skip
+    since = track.steps[last + 1]
+    return _Sign(since, "the score of held-out tasks falls", key, fall.best, fall.last)
 
 
 def _repeating(history: RunHistory) -> Iterator[_Sign]:
     for key, track in rows_about(history, Subject.REPETITION):
         found = level(track)
-        if found is None or found.change.place < _START or found.after < _LEAST_REPEATED:
+        if found is None or found.change.place < FEWEST_BEFORE or found.after < LARGE_PART:
             continue
         if found.is_rise(ratio=_REPEATED, order=IN_ORDER_OF_MANY, size=NOISE_OF_MANY):
             first = begun(track, found)
-            yield _Sign(
-                0.7, first.step, "answers repeat themselves", key, found.before, found.after
-            )
+            yield _Sign(first.step, "answers repeat themselves", key, found.before, found.after)
 
 
 def _of_length(
@@ -198,7 +186,7 @@ def _of_length(
             continue
         gains = [gain for _, one in rewards if (gain := beyond_trend(one, left.step)) is not None]
         others = [rise for one in scores.values() if (rise := _rise(one, left.step)) is not None]
-        if max(gains, default=0.0) < _FAR_GAIN or max(others, default=0.0) >= _GAIN_NOISES:
+        if max(gains, default=0.0) < NOISE_OF_MANY or max(others, default=0.0) >= LONGER_NOISE:
             continue
         expected = left.windows[-1].expected
         shorter = left.after < _SHORTER * min(*expected, left.before)
@@ -206,4 +194,4 @@ def _of_length(
         longer = bool(others) and left.after > _LONGER * max(*expected, left.before)
         if shorter or longer:
             what = "answers become much shorter" if shorter else "answers become much longer"
-            yield _Sign(0.6, left.step, what, key, left.before, left.after)
+            yield _Sign(left.step, what, key, left.before, left.after)

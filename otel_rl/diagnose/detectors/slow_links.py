@@ -12,14 +12,14 @@ from typing import Final
 
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import MOST_EVIDENCE, MOST_NAMED, Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import IN_ORDER_OF_MANY, NOISE_OF_MANY, LevelChange, level
+from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.thresholds import HALF, IN_ORDER_OF_MANY, NOISE_OF_MANY
 
 __all__ = ["slow_links"]
 
 _BANDWIDTH: Final = re.compile(r"(^|/)nccl[_/](p2p_)?bus_bandwidth_gbs/")
 _LARGE: Final = re.compile(r"/\d+-\d+[MGT]B(/|$)")  # small messages tell of latency
 _SLOWER: Final = 0.7  # times the bandwidth before
-_MOST: Final = 0.5  # of the series of a reporter
 
 _Falls = Mapping[str, LevelChange | None]
 
@@ -41,7 +41,7 @@ def slow_links(history: RunHistory) -> Iterator[Cause]:
 
 
 def _are_most(falls: _Falls) -> bool:
-    return sum(fall is not None for fall in falls.values()) > _MOST * len(falls)
+    return sum(fall is not None for fall in falls.values()) > HALF * len(falls)
 
 
 def _cause(slow: Mapping[str, _Falls], *, is_everywhere: bool) -> Cause:
@@ -62,7 +62,6 @@ def _cause(slow: Mapping[str, _Falls], *, is_everywhere: bool) -> Cause:
         where = f"{', '.join(sorted(slow)[:MOST_NAMED])}, and not of others"
     return Cause(
         Kind.SLOW_LINK,
-        0.78,
         f"messages of NCCL move at {fall.after:.3g} GB/s since step {since}, {fall.before:.3g} "
         f"before, as large as before: of {where}",
         role=role,

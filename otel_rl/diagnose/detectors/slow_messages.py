@@ -10,29 +10,27 @@ from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, w
 from otel_rl.diagnose.detectors.slow_phases import in_seconds, step_time
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import (
+from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, medians, settled, soon
+from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    AS_MUCH,
+    FEWEST_SINCE,
+    HALF,
     IN_ORDER,
     IN_ORDER_OF_STEPS,
-    LevelChange,
-    common_ratio,
-    medians,
-    settled,
-    soon,
+    LARGE_PART,
+    LEAST_PART,
+    MOSTLY,
+    MUCH_LONGER,
 )
-from otel_rl.diagnose.stats.pooled import pooled
 
 __all__ = ["slow_messages"]
 
 _PROTOCOLS = ("http", "rpc")
 _MIN_DELAY_S = 0.01
-_MIN_PART_OF_STEP = 0.02  # by which a call of one worker takes longer, if all others' take as long
-_MIN_PART_OF_CALLS = 0.1  # of all series: fewer are odd by chance, unless steps take longer
-_ANSWERED = 0.8  # of all calls, the rest being in transit or in another export
-_FELT = 0.5
 _EXPLAINED = 0.3  # of what steps take longer
-_LASTING = 4  # values
 _FASTEST = 10  # one value of so many is faster
-_MIN_RATIO = 1.7  # also beyond the machine's: a busy host delays all that runs on it
 
 
 def slow_messages(history: RunHistory) -> Iterator[Cause]:
@@ -47,10 +45,10 @@ def slow_messages(history: RunHistory) -> Iterator[Cause]:
         return
     late.sort(key=lambda one: (not one.answered_by, -one.on_the_way))
     worst = late[0]
-    is_little = worst.on_the_way < _MIN_PART_OF_STEP * _step_since(history, worst)
+    is_little = worst.on_the_way < LEAST_PART * _step_since(history, worst)
     if len(late) == 1 and is_little and not _is_felt(history, worst):
         return
-    if len(late) < _MIN_PART_OF_CALLS * _comparable(history) and not _is_felt(history, worst):
+    if len(late) < LARGE_PART * _comparable(history) and not _is_felt(history, worst):
         return
     if not any(_explains(history, one) for one in late):
         return  # what makes steps longer makes calls longer, as a host that is busy with other work
@@ -59,7 +57,6 @@ def slow_messages(history: RunHistory) -> Iterator[Cause]:
     workers = {one.worker for one in late}
     yield Cause(
         Kind.NETWORK_DELAY,
-        0.8 + 0.02 * min(5, len(late)),
         f"messages take {in_seconds(worst.on_the_way)} longer on their way since step {since}: "
         f"{worst.key} of {worst.worker or 'its callers'} went from "
         f"{in_seconds(worst.change.before)} to {in_seconds(worst.change.after)}, and those who "
@@ -93,9 +90,9 @@ def _late_calls(history: RunHistory) -> Iterator["_Late"]:
     for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
         track = settled(track)
         change = soon(track)
-        if change is None or not change.is_rise(ratio=_MIN_RATIO, order=IN_ORDER_OF_STEPS):
+        if change is None or not change.is_rise(ratio=MUCH_LONGER, order=IN_ORDER_OF_STEPS):
             continue
-        if change.ratio < _MIN_RATIO * common_ratio(work, change.step):
+        if change.ratio < MUCH_LONGER * common_ratio(work, change.step):
             continue
         more = change.after - change.before
         if servers := answered.get(_method(key), []):
@@ -109,7 +106,7 @@ def _late_calls(history: RunHistory) -> Iterator["_Late"]:
         else:
             served = []
         on_the_way = min(more, _longer_fastest(track, change)) - max(served, default=0.0)
-        if on_the_way >= max(_MIN_DELAY_S, 0.5 * more):
+        if on_the_way >= max(_MIN_DELAY_S, HALF * more):
             yield _Late(on_the_way, change, key, worker, frozenset(of for of, _ in servers))
 
 
@@ -143,7 +140,7 @@ class _Late(NamedTuple):
     @property
     def is_lasting(self) -> bool:
         """Return whether it does not rest on the last few values."""
-        return self.change.change.length - self.change.change.place >= _LASTING
+        return self.change.change.length - self.change.change.place >= FEWEST_SINCE
 
 
 def _work_without_syncs(history: RunHistory) -> list[Track]:
@@ -161,13 +158,13 @@ def _comparable(history: RunHistory) -> int:
 
 def _is_felt(history: RunHistory, late: _Late) -> bool:
     """Return whether steps take longer by at least half of what the calls added."""
-    found = medians(step_time(history), late.change.step, shortest=3)
-    return found is not None and found[1] - found[0] >= _FELT * late.on_the_way
+    found = medians(step_time(history), late.change.step, shortest=A_FEW)
+    return found is not None and found[1] - found[0] >= HALF * late.on_the_way
 
 
 def _explains(history: RunHistory, late: _Late) -> bool:
     """Return whether a worker's calls took a good part of the time by which steps are longer."""
-    found = medians(step_time(history), late.change.step, shortest=3)
+    found = medians(step_time(history), late.change.step, shortest=A_FEW)
     if found is None:
         return True
     calls = max(1.0, _calls(history, late) / max(1, history.last - late.change.step + 1))
@@ -197,17 +194,19 @@ def _slower_syncs(history: RunHistory) -> Iterator[tuple[str, LevelChange]]:
         if work_of(place) is Work.SYNC:
             for worker, track in of.items():
                 change = soon(settled(track))
-                if change is not None and change.is_rise(ratio=1.7):
+                if change is not None and change.is_rise(ratio=MUCH_LONGER):
                     yield worker, change
 
 
 def _is_of_a_sync(late: _Late, syncs: list[tuple[str, LevelChange]]) -> bool:
     """Return whether the calls became slower by a weight transfer of that worker."""
     more = late.change.after - late.change.before
-    return any(
-        late.worker in {None, by} and 0.6 * more <= change.after - change.before <= 1.6 * more
-        for by, change in syncs
-    )
+    return any(late.worker in {None, by} and _is_as_much(change, more) for by, change in syncs)
+
+
+def _is_as_much(change: LevelChange, more: float) -> bool:
+    least, most = AS_MUCH
+    return least * more <= change.after - change.before <= most * more
 
 
 def _method(key: str) -> str:
@@ -244,7 +243,7 @@ def _part_of_answers(history: RunHistory, protocol: str) -> float | None:
                     longer_s[subject] += count * longer
     made, answered = calls.values()
     made_s, answered_s = longer_s.values()
-    return answered_s / made_s if made_s > 0 and answered >= _ANSWERED * made else None
+    return answered_s / made_s if made_s > 0 and answered >= MOSTLY * made else None
 
 
 def _longer_s(track: Track) -> float:

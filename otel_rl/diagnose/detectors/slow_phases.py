@@ -8,6 +8,7 @@ machine's, and is subtracted.
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
 from math import inf, log, sqrt
@@ -23,18 +24,33 @@ from otel_rl.diagnose.off_the_path import Paths
 from otel_rl.diagnose.open_work import with_open_work
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import DEVIATION, LEAST_DIVISOR, spread
-from otel_rl.diagnose.stats.levels import (
-    IN_ORDER_OF_STEPS,
-    LevelChange,
-    common_ratio,
-    level,
-    medians,
-    settled,
-    soon,
-)
+from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled, soon
 from otel_rl.diagnose.stats.peers import Peers, peers_of
 from otel_rl.diagnose.stats.pooled import pooled
 from otel_rl.diagnose.stats.step_sums import step_sums
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    ALIKE,
+    BEYOND_NOISE,
+    EXPLAINED,
+    FELT,
+    FEWEST_BEFORE,
+    FEWEST_PEERS,
+    FEWEST_SINCE,
+    HALF,
+    IN_ORDER_OF_MANY,
+    IN_ORDER_OF_STEPS,
+    LARGE_PART,
+    LEAST_LONGER,
+    LEAST_PART,
+    LONGER,
+    LONGER_NOISE,
+    MANY,
+    MUCH_LONGER,
+    NEARLY_ALL,
+    NOISE_OF_MANY,
+    STANDS_OUT,
+)
 from otel_rl.goodput import duration
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -46,45 +62,30 @@ __all__ = [
     "more_of",
     "slow_kind",
     "slow_work",
+    "slower",
     "step_time",
     "told_step_time",
     "traces_of",
+    "usual_step_s",
 ]
 
-# Smaller slowdowns, or smaller parts of a step or of a worker's time, are not reported.
-_MIN_RATIO = 1.7
-_LEAST_RATIO = 1.2  # where values are steady: this, and so many times their noise
-_STEADY, _FEW = 5.0, 4  # of so few values; more of them tell a level as well by less
-_LASTING = 2.0
-_NOISY = 0.5
-_MIN_SHARE = 0.1
-_LEAST_SHARE = 0.02  # of a slowdown that is far beyond the noise
-_LITTLE_SHARE, _IN_ORDER = 0.04, 0.85  # of one that most values show
-_MIN_PART_OF_STEP = 0.02
-_MIN_PART = 0.25
+_LITTLE_SHARE = 0.04  # of a worker's time: a smaller slowdown is not reported, if noise may make it
 _MIN_OWN_RATIO = 1.25
-_OWN_PART = 0.95
-_FELT = 1.05
-_FELT_PART, _FELT_NOISE = 0.5, 3.0  # of a slowdown, and of steps, by which its steps are longer
 _MOSTLY = 0.65  # order of a slowdown against peers
-_WHOLE = 0.5  # of the time from step to step
 _FITTED = 0.8  # values that the median takes up
-_RECENT = 3  # values that may be the change
 _AT_ONCE = 0.4  # part of a change that is no slope
-_SHARED = 1.15  # times another ratio, which is then the same
+_MUCH = 8  # times as long as peers, or as other work: no evidence is stronger
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
 # Waits that show how long others take, who have no phases: a transfer's, a data loader's.
 _MADE_BY_OTHERS = frozenset({Work.SYNC, Work.DATA})
 
-_FEWEST_STEPS = 10
 
 # A worker that joined or left has no level on one side.
 _NO_LEVELS = (0.0, 0.0)
 
 # Slowdowns that are tried to tell which would be found, and workers whose noise counts then.
 _TRIED = (1.2, 1.3, 1.4, 1.5, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
-_FEW_WORKERS = 16
 
 _KINDS = {
     Work.GENERATION: Kind.SLOW_GENERATION,
@@ -155,7 +156,7 @@ def _of_whole_steps(history: RunHistory) -> Track:
     long = [
         track
         for track in whole
-        if rhythm and track.values and median(track.values) >= _WHOLE * rhythm.usual_s
+        if rhythm and track.values and median(track.values) >= HALF * rhythm.usual_s
     ]
     return max(long, key=lambda track: len(track.values), default=Track())
 
@@ -182,7 +183,7 @@ def slow_kind(place: PhaseKey, *, is_alone: bool = False) -> Kind:
     return Kind.STRAGGLER if is_alone and kind in _IN_STEP else kind
 
 
-def traces_of(history: RunHistory, since: int, count: int = 3) -> list[str]:
+def traces_of(history: RunHistory, since: int, count: int = A_FEW) -> list[str]:
     """Return the traces of the slowest steps from ``since`` on."""
     steps = [step for step in history.steps if step.step >= since and step.trace_id]
     steps.sort(key=lambda step: -sum(seconds for *_, seconds in step.path))
@@ -197,8 +198,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         place: _least(tracks) if is_collective(place) else pooled(history, place)
         for place, tracks in work.items()
     }
-    steps_s = step_time(history).finite().values
-    usual_s = median(steps_s) if steps_s else 0.0
+    usual_s = usual_step_s(history)
     load = Workload(history)
     eased_s = load.eased_steps(step_time(history))
     longer_s = _longer_step(eased_s)
@@ -209,7 +209,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             continue  # who comes last waits a little longer by chance
         # A part of every step has to explain a good part of the added duration of steps.
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
-        least_s = max(_MIN_PART_OF_STEP * usual_s, _MIN_PART * longer_s if is_of_steps else 0.0)
+        least_s = max(LEAST_PART * usual_s, EXPLAINED * longer_s if is_of_steps else 0.0)
         peers = peers_of(history, place)
         alone = (
             []
@@ -218,7 +218,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
                 history, place, peers, of_role[place], least_s, None if is_felt else eased_s
             )
         )
-        if alone and len(alone) <= max(1, len(tracks) // 3):
+        if alone and len(alone) <= max(1, len(tracks) // FEWEST_PEERS):
             yield _cause(history, place, alone, is_alone=True)
             continue
         found = _slowdown(load, place, tracks, of_role[place])
@@ -263,13 +263,13 @@ def grown_together(history: RunHistory) -> Sequence[PhaseKey]:
         found = level(track)
         if found is None or only_waits(history, place) or is_collective(place):
             continue
-        if found.is_rise(ratio=_LEAST_RATIO, size=1.2) and found.jump < _AT_ONCE:
+        if found.is_rise(ratio=LEAST_LONGER, size=STANDS_OUT) and found.jump < _AT_ONCE:
             ratios[place] = found.ratio
     return [
         place
         for place, ratio in ratios.items()
         if any(
-            work_of(other) is not work_of(place) and ratio / _SHARED <= of <= ratio * _SHARED
+            work_of(other) is not work_of(place) and ratio / ALIKE <= of <= ratio * ALIKE
             for other, of in ratios.items()
         )
     ]
@@ -327,11 +327,11 @@ def _is_shared(found: LevelChange, others: Iterable[Track]) -> bool:
     """Return whether other work takes as many times as long since then, as for a larger batch."""
     levels = (medians(track, found.step, shortest=2) for track in others)
     ratios = [after / before for before, after in filter(None, levels) if before > 0]
-    return any(found.ratio / _SHARED <= ratio <= found.ratio * _SHARED for ratio in ratios)
+    return any(found.ratio / ALIKE <= ratio <= found.ratio * ALIKE for ratio in ratios)
 
 
 def _is_slower(found: LevelChange, *, noise: float = 0.0) -> bool:
-    return found.is_rise(ratio=_least_ratio(found, noise=noise), size=1.2)
+    return found.is_rise(ratio=_least_ratio(found, noise=noise), size=STANDS_OUT)
 
 
 def _least_ratio(found: LevelChange, uneven: float = 0.0, *, noise: float = 0.0) -> float:
@@ -344,10 +344,10 @@ def _least_ratio(found: LevelChange, uneven: float = 0.0, *, noise: float = 0.0)
     """
     noise = max(noise, found.change.noise / found.before) if found.before > 0 else 1.0
     often = min(found.change.place, found.change.length - found.change.place)
-    of_few = _STEADY * min(1.0, sqrt(_FEW / often)) * noise
-    of_many = min(_MIN_RATIO - 1, _LASTING * noise)
-    by_noise = min(1.0, max(of_few, _LASTING * noise) / _NOISY)
-    return max(_LEAST_RATIO, (1 + max(of_few, of_many)) * (1 + uneven * by_noise))
+    of_few = BEYOND_NOISE * min(1.0, sqrt(FEWEST_SINCE / often)) * noise
+    of_many = min(MUCH_LONGER - 1, LONGER_NOISE * noise)
+    by_noise = min(1.0, max(of_few, LONGER_NOISE * noise) / HALF)
+    return max(LEAST_LONGER, (1 + max(of_few, of_many)) * (1 + uneven * by_noise))
 
 
 def least_slowdowns(history: RunHistory) -> Mapping[Kind, float]:
@@ -356,8 +356,7 @@ def least_slowdowns(history: RunHistory) -> Mapping[Kind, float]:
     Found by the rules that decide: of the phase with most time, the second half of the run is made
     so many times slower. Kinds that even ten times as much would not show are left out.
     """
-    load, steps_s = Workload(history), step_time(history).finite().values
-    usual_s = median(steps_s) if steps_s else 0.0
+    load, usual_s = Workload(history), usual_step_s(history)
     work = {place: of for place, of in history.spans.items() if _is_tested(history, place)}
     shares = {
         place: _share(history, place, min(tracks), history.first)
@@ -367,7 +366,7 @@ def least_slowdowns(history: RunHistory) -> Mapping[Kind, float]:
     found = {}
     for place in sorted(shares, key=lambda place: shares[place]):
         others = [pooled(history, other) for other in work if other != place]
-        few = dict(islice(history.spans[place].items(), _FEW_WORKERS))
+        few = dict(islice(history.spans[place].items(), MANY))
         is_seen = partial(_is_seen, load, place, few, pooled(history, place), others)
         times = bisect_left(
             _TRIED, 1, key=lambda times: is_seen(times, share=shares[place], usual_s=usual_s)
@@ -390,9 +389,7 @@ def _is_seen(
     """Return whether work that takes so many times as long from the middle on would be found."""
     middle = len(of_role.values) // 2
     slower = [*of_role.values[:middle], *(times * one for one in of_role.values[middle:])]
-    if len(slower) < _FEWEST_STEPS or (times - 1) * median(of_role.values) < (
-        _MIN_PART_OF_STEP * usual_s
-    ):
+    if len(slower) < FEWEST_BEFORE or (times - 1) * median(of_role.values) < (LEAST_PART * usual_s):
         return False
     found = _slowdown(load, place, tracks, Track.of(of_role.steps, of_role.times_s, slower))
     if found is None or found.ratio / common_ratio(others, found.step) < _least_ratio(found):
@@ -402,15 +399,15 @@ def _is_seen(
 
 
 def _least_share(found: LevelChange) -> float:
-    if found.change.size >= _STEADY:
-        return _LEAST_SHARE
-    return _LITTLE_SHARE if found.change.order >= _IN_ORDER else _MIN_SHARE
+    if found.change.size >= BEYOND_NOISE:
+        return LEAST_PART
+    return _LITTLE_SHARE if found.change.order >= IN_ORDER_OF_MANY else LARGE_PART
 
 
 def _longer_step(eased_s: Track) -> float:
     """Return by how many seconds a step takes longer for its work, if it clearly does."""
     found = level(settled(eased_s))
-    if found is None or not found.is_rise(ratio=1.5):
+    if found is None or not found.is_rise(ratio=LONGER):
         return 0.0
     return found.after - found.before
 
@@ -418,7 +415,7 @@ def _longer_step(eased_s: Track) -> float:
 def _takes_longer(eased_s: Track) -> bool:
     """Return whether steps take longer for their work at all."""
     found = soon(settled(eased_s))
-    return found is not None and found.is_rise(ratio=_FELT, order=IN_ORDER_OF_STEPS)
+    return found is not None and found.is_rise(ratio=FELT, order=IN_ORDER_OF_STEPS)
 
 
 def _shows(eased_s: Track, since: int, longer_s: float) -> bool:
@@ -430,7 +427,7 @@ def _shows(eased_s: Track, since: int, longer_s: float) -> bool:
     before, after = eased_s.values[:place], eased_s.values[place:]
     if not before or not after:
         return False
-    least_s = max(_FELT_PART * longer_s, _FELT_NOISE * spread(before))
+    least_s = max(HALF * longer_s, NOISE_OF_MANY * spread(before))
     return min(after) - median(before) >= least_s
 
 
@@ -447,7 +444,7 @@ def _slower_than_peers(
     tracks, relative = history.spans[place], of_all[worker]
     track = tracks[worker]
     values = relative.values
-    if not values or max(values) < _LEAST_RATIO * min(values):
+    if not values or max(values) < LEAST_LONGER * min(values):
         return None  # no part of it is slower than another by so much
     found = soon(relative, among=len(tracks), shown=shown * median(values))
     if found is None or not found.is_up(_MOSTLY):
@@ -457,11 +454,11 @@ def _slower_than_peers(
     if unfelt is not None and not _shows(unfelt, found.step, after - before):
         uneven = _UNEVEN / sum(step >= found.step for step in relative.steps)
     least_ratio = _least_ratio(found, uneven, noise=_noise_of_all(of_all.values(), found.step))
-    if not found.is_rise(ratio=least_ratio, order=_MOSTLY, size=1.2):
+    if not found.is_rise(ratio=least_ratio, order=_MOSTLY, size=STANDS_OUT):
         return None
     share = more_of(history, place, worker, found.step, before, after)
     # Its peers may have become faster, which is no slowdown of its own.
-    own_ratio = min(_MIN_OWN_RATIO, _OWN_PART * found.ratio)
+    own_ratio = min(_MIN_OWN_RATIO, NEARLY_ALL * found.ratio)
     if after < own_ratio * before or after - before < least_s or share < _least_share(found):
         return None
     return _Slow(
@@ -476,9 +473,9 @@ def _farthest(relative: Iterable[Track]) -> float:
     """
     return max(
         (
-            max(track.values[:-_RECENT]) / median(track.values)
+            max(track.values[:-A_FEW]) / median(track.values)
             for track in relative
-            if len(track.values) > _RECENT
+            if len(track.values) > A_FEW
         ),
         default=0.0,
     )
@@ -566,36 +563,71 @@ def _share(history: RunHistory, place: PhaseKey, worker: str, since: int) -> flo
 def _cause(history: RunHistory, place: PhaseKey, slow: list[_Slow], *, is_alone: bool) -> Cause:
     slow.sort(key=lambda one: -one.excess * one.share)
     worst = slow[0]
-    kind = slow_kind(place, is_alone=is_alone)
     ratio = worst.after / worst.before if worst.before else inf
-    words = (
+    found = slower(
+        history,
+        place,
+        worst.worker if is_alone or len(history.spans[place]) == 1 else None,
         f"{place.phase} of {worst.worker if is_alone else place.role} takes {ratio:.1f} times as "
         f"long since step {worst.step}: {in_seconds(worst.before)} before, "
-        f"{in_seconds(worst.after)} now{'; its peers do not' if is_alone else ''}"
+        f"{in_seconds(worst.after)} now{'; its peers do not' if is_alone else ''}",
+        strength=min(1.0, log(worst.excess) / log(_MUCH)) + HALF * min(1.0, worst.share),
+        levels=(worst.before, worst.after),
+        since=worst.step,
     )
-    strength = min(1.0, log(worst.excess) / log(8))
-    evidence = [
-        Evidence(
-            f"time of one {place.phase}",
-            key=f"phase/{place.role}/{place.phase}",
-            worker=one.worker,
-            before=one.before,
-            after=one.after,
-            unit="s",
-            traces=traces_of(history, one.step) if one is worst else (),
-        )
-        for one in slow[:MOST_EVIDENCE]
-    ]
+    first = replace(found.evidence[0], worker=worst.worker)
+    others = [replace(first, worker=one.worker, before=one.before, after=one.after, traces=())
+              for one in slow[1:MOST_EVIDENCE]]  # fmt: skip
+    return replace(found, evidence=[first, *others])
+
+
+def slower(
+    history: RunHistory,
+    place: PhaseKey,
+    worker: str | None,
+    words: str,
+    *,
+    levels: tuple[float, float],
+    since: int | None = None,
+    until: int | None = None,
+    strength: float = 0.0,
+    what: str = "",
+) -> Cause:
+    """Return work that takes longer as a cause.
+
+    Args:
+        history: Of the run.
+        place: The work.
+        worker: Who takes longer; None of all of the role.
+        words: The sentence.
+        levels: Seconds that it took before, or its peers take, and now.
+        since: First step of it; None if it was always so.
+        until: First step after it; None if it goes on.
+        strength: Of the evidence, from 0 to 1.
+        what: What the levels are, after "time of one ...".
+    """
+    is_alone = worker is not None and len(history.spans[place]) > 1
+    traces = traces_of(history, history.first if since is None else since)
     return Cause(
-        kind,
-        0.45 + 0.3 * strength + 0.15 * min(1.0, worst.share),
+        slow_kind(place, is_alone=is_alone),
         words,
         role=place.role,
-        worker=worst.worker if is_alone or len(history.spans[place]) == 1 else None,
+        worker=worker,
         phase=place.phase,
-        since=worst.step,
-        evidence=evidence,
+        since=since,
+        until=until,
+        strength=strength,
+        evidence=[
+            Evidence(
+                f"time of one {place.phase}{what}", f"phase/{place}", worker, *levels, "s", traces
+            )
+        ],
     )
+
+
+def usual_step_s(history: RunHistory) -> float:
+    """Return the usual time of a step, in s; 0 if none is known."""
+    return median(step_time(history).finite().values or [0.0])
 
 
 def in_seconds(value: float) -> str:

@@ -6,14 +6,21 @@ Phases that are called as their tools need none: a tool is then a phase as any o
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
 from typing import Final, NamedTuple
 
-from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import traces_of, usual_step_s
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import IN_ORDER_OF_STEPS, LevelChange, medians, settled, soon
+from otel_rl.diagnose.stats.levels import LevelChange, medians, settled, soon
 from otel_rl.diagnose.stats.pooled import together
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    FEWEST_PEERS,
+    IN_ORDER_OF_STEPS,
+    LEAST_PART,
+    MUCH_LONGER,
+    STANDS_OUT,
+)
 
 __all__ = ["slow_tools"]
 
@@ -22,9 +29,6 @@ _CALLS: Final = re.compile(
     r"^(?P<role>[^/]+)/(.*[/_])?(env/step|execute_tool|tools?(_?calls?)?|sandbox)/?_?"
     r"(duration|latency|time|seconds)(_s|_seconds)?/(?P<tool>[^/]+)$"
 )
-_SLOWER: Final = 1.7  # times before
-_MIN_COST: Final = 0.02  # of a step, of each worker
-_FEWEST_WORKERS: Final = 3
 
 
 class _Tool(NamedTuple):
@@ -48,8 +52,8 @@ def slow_tools(history: RunHistory) -> Iterator[Cause]:
             (cost, tool, change)
             for tool in tools
             if (change := soon(settled(together(tool.tracks)))) is not None
-            and change.is_rise(ratio=_SLOWER, order=IN_ORDER_OF_STEPS, size=1.2)
-            and (cost := _cost(history, tool, change)) >= _MIN_COST
+            and change.is_rise(ratio=MUCH_LONGER, order=IN_ORDER_OF_STEPS, size=STANDS_OUT)
+            and (cost := _cost(history, tool, change)) >= LEAST_PART
         ]
         if slow and not len(slow) == len(tools) > 1:  # all of them are the environment
             _, tool, change = max(slow, key=lambda one: one[0])
@@ -69,7 +73,7 @@ def _cost(history: RunHistory, tool: _Tool, change: LevelChange) -> float:
         if step >= change.step
     ]
     steps = max(1, history.last - change.step + 1)
-    usual_s = median(step_time(history).finite().values or [0.0])
+    usual_s = usual_step_s(history)
     added_s = sum(calls) / len(tool.tracks) / steps * (change.after - change.before)
     return added_s / usual_s if usual_s else 0.0
 
@@ -79,13 +83,12 @@ def _cause(history: RunHistory, tool: _Tool, change: LevelChange, also: Sequence
         worker: found
         for worker, track in tool.tracks.items()
         if (found := medians(track, change.step, shortest=2)) is not None
-        and found[1] >= _SLOWER * found[0]
+        and found[1] >= MUCH_LONGER * found[0]
     }
-    alone = next(iter(slow)) if len(slow) == 1 and len(tool.tracks) >= _FEWEST_WORKERS else None
+    alone = next(iter(slow)) if len(slow) == 1 and len(tool.tracks) >= FEWEST_PEERS else None
     others = f"so do those of {', '.join(also)}" if also else "other tools do not"
     return Cause(
         Kind.STRAGGLER if alone else Kind.SLOW_TOOL,
-        0.8,
         f"calls of the tool {tool.name} by {alone or tool.role} take {change.ratio:.1f} times as "
         f"long since step {change.step}: {change.before:.3g} s before, {change.after:.3g} s now; "
         f"{others}",
@@ -93,6 +96,7 @@ def _cause(history: RunHistory, tool: _Tool, change: LevelChange, also: Sequence
         worker=alone,
         phase=tool.name,
         since=change.step,
+        strength=1.0,
         evidence=[
             Evidence(
                 f"time of one call of {tool.name}", tool.key, alone, change.before, change.after,
@@ -100,7 +104,7 @@ def _cause(history: RunHistory, tool: _Tool, change: LevelChange, also: Sequence
             ),
             *(
                 Evidence("the same", tool.key, worker, *found, "s")
-                for worker, found in sorted(slow.items())[:3]
+                for worker, found in sorted(slow.items())[:A_FEW]
                 if worker != alone
             ),
         ],

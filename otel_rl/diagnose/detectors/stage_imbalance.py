@@ -10,19 +10,15 @@ from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import traces_of, usual_step_s
 from otel_rl.diagnose.history.pipeline import Stages, stages_of
-from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
+from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.thresholds import FEWEST_BEFORE, LEAST_LONGER, LEAST_PART, OFTEN
 
 __all__ = ["stage_imbalance"]
 
-_LONGER: Final = 1.2  # times as long; embedding and loss make the first and last stage 1.1
-_OFTEN: Final = 0.75  # of the steps
-_FEWEST: Final = 10  # steps
 _BEGINNING: Final = 4  # part of the steps: a stage that becomes slow later is a slowdown
-_LEAST: Final = 0.02  # of a step
-_FAST: Final = 4  # part of a stage's workers that are as slow as all of a long stage
 
 _Times = Mapping[int, Mapping[int, float]]
 
@@ -43,18 +39,18 @@ class _Phase(NamedTuple):
 
 def stage_imbalance(history: RunHistory) -> Iterator[Cause]:
     """Find the stage of each pipeline that takes longer than the others from the first step on."""
-    step_s = median(step_time(history).finite().values or [0.0])
+    step_s = usual_step_s(history)
     for name, stages in stages_of(history).items():
         phases = list(_phases(history, stages))
         whole = _whole(phases)
         steps = sorted(set.intersection(*(set(of) for of in whole.values()))) if whole else []
-        if len(steps) < _FEWEST:
+        if len(steps) < FEWEST_BEFORE:
             continue
         usual = {stage: median(of[step] for step in steps) for stage, of in whole.items()}
         longest = max(usual, key=lambda stage: usual[stage])
         balanced_s = fmean(usual.values())
         is_long = [_is_longest(whole, longest, step) for step in steps]
-        if not _is_lasting(is_long) or usual[longest] - balanced_s < _LEAST * step_s:
+        if not _is_lasting(is_long) or usual[longest] - balanced_s < LEAST_PART * step_s:
             continue
         yield _cause(history, name, stages, longest, usual, _in_order(phases, longest))
 
@@ -72,7 +68,7 @@ def _phases(history: RunHistory, stages: Stages) -> Iterator[_Phase]:
         for worker in tracks.keys() & of_stage.keys():
             stage = of_stage[worker]
             found[place.phase][stage] = place.role
-            for step, seconds in _totals(history, place, worker).items():
+            for step, seconds in history.seconds_of(place, worker).items():
                 times[place.phase][stage][step].append(seconds)
     for name, roles in found.items():
         if len(roles) == len(stages):
@@ -86,17 +82,8 @@ def _phases(history: RunHistory, stages: Stages) -> Iterator[_Phase]:
             )
 
 
-def _totals(history: RunHistory, place: PhaseKey, worker: str) -> Mapping[int, float]:
-    """Return the seconds of a worker's phase in each step."""
-    totals: dict[int, float] = defaultdict(float)
-    track, counts = history.spans[place][worker], history.counts[place][worker]
-    for step, mean_s, count in zip(track.steps, track.values, counts.values, strict=True):
-        totals[step] += mean_s * count
-    return totals
-
-
 def _of_faster(seconds: Sequence[float]) -> float:
-    return sorted(seconds)[len(seconds) // _FAST]
+    return sorted(seconds)[len(seconds) // _BEGINNING]
 
 
 def _whole(phases: Sequence[_Phase]) -> dict[int, dict[int, float]]:
@@ -111,12 +98,14 @@ def _whole(phases: Sequence[_Phase]) -> dict[int, dict[int, float]]:
 
 def _is_longest(whole: _Times, longest: int, step: int) -> bool:
     others = [of[step] for stage, of in whole.items() if stage != longest]
-    return whole[longest][step] >= _LONGER * median(others) and whole[longest][step] >= max(others)
+    return whole[longest][step] >= LEAST_LONGER * median(others) and whole[longest][step] >= max(
+        others
+    )
 
 
 def _is_lasting(is_long: Sequence[bool]) -> bool:
-    begun = is_long[: max(_FEWEST // 2, len(is_long) // _BEGINNING)]
-    return all(sum(part) >= _OFTEN * len(part) for part in (begun, is_long))
+    begun = is_long[: max(FEWEST_BEFORE // 2, len(is_long) // _BEGINNING)]
+    return all(sum(part) >= OFTEN * len(part) for part in (begun, is_long))
 
 
 def _in_order(phases: Sequence[_Phase], stage: int) -> Sequence[tuple[_Phase, float, float]]:
@@ -142,7 +131,6 @@ def _cause(
     workers = sorted(stages[longest])
     return Cause(
         Kind.STAGE_IMBALANCE,
-        0.4,
         f"stage {longest} of the {len(stages)} stages of {name} takes {ratio:.1f} times as long "
         f"as the others, in all steps: {usual[longest]:.3g} s of work in a step, and they "
         f"{others_s:.3g} s",

@@ -11,16 +11,14 @@ from otel_rl.diagnose.history.delays import as_sent
 from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import IN_ORDER, LevelChange, begun, level
+from otel_rl.diagnose.stats.levels import LevelChange, begun, level
+from otel_rl.diagnose.thresholds import A_FEW, CLEARLY, FEWEST_PEERS, IN_ORDER, NEARLY_ALL, SEVERAL
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["stale_policy", "versions_behind"]
 
-_PULLS = 6  # of them, and usual distances without one
-_RARER = 1.4  # times the work between two pulls
-_BEHIND, _NEARLY_EVER = 2, 0.95  # versions, farther than in this part of the reports before
-_FEWEST_PEERS = 3  # of which one is behind the others
-_SETTLED, _AGAIN = 3, 6  # weight updates until their interval is stable, reports of a replacement
+_BEHIND = 2  # versions
+_APART = 1.8  # times the steps from one pull to the next
 
 
 def stale_policy(history: RunHistory) -> Iterator[Cause]:
@@ -46,7 +44,7 @@ def stale_policy(history: RunHistory) -> Iterator[Cause]:
                 for worker in of
                 if (change := level(_between(history.counts[place][worker]), among=len(of)))
                 is not None
-                and change.is_rise(ratio=1.8)
+                and change.is_rise(ratio=_APART)
                 and change.after - change.before >= 1
                 and _is_rarer_than_its_work(history, place, worker, change.step)
             ]
@@ -69,8 +67,8 @@ def _stopped(history: RunHistory, place: PhaseKey) -> Mapping[str, int]:
         gaps = [b - a for a, b in pairwise(steps)]
         last = max([unsure, *steps[-1:]])
         since = history.last - last
-        is_long = len(steps) >= _PULLS and since >= max(_PULLS, _PULLS * max(gaps[-_PULLS:]))
-        if is_long and _works_until(history, place, worker) >= history.last - since // 3:
+        is_long = len(steps) >= SEVERAL and since >= max(SEVERAL, SEVERAL * max(gaps[-SEVERAL:]))
+        if is_long and _works_until(history, place, worker) >= history.last - since // A_FEW:
             stopped[worker] = last
     return stopped
 
@@ -93,7 +91,6 @@ def _of_no_pulls(place: PhaseKey, stopped: Mapping[str, int], *, among: int) -> 
     since = min(stopped.values()) + 1
     return Cause(
         Kind.STALE_POLICY,
-        0.75,
         f"{one or place.role} takes up no new weights since step {since}, and goes on working",
         role=place.role,
         worker=one,
@@ -122,7 +119,7 @@ def _is_rarer_than_its_work(history: RunHistory, place: PhaseKey, worker: str, s
         / max(1, sum(n for step, n in pulls.items() if (step < since) == early))
         for early in (True, False)
     )
-    return not pieces or after >= _RARER * before
+    return not pieces or after >= CLEARLY * before
 
 
 def _summed(counts: Track) -> Mapping[int, int]:
@@ -149,7 +146,7 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
         newest, ahead = of_leader, leader
         if role == leader:
             # Who takes up versions may tell them before those who make them.
-            if work_of(PhaseKey(role, "")) is Work.TRAINING or len(of) < _FEWEST_PEERS:
+            if work_of(PhaseKey(role, "")) is Work.TRAINING or len(of) < FEWEST_PEERS:
                 continue
             newest, ahead = _newest_of_all(sent), "its peers"
         for worker, gap in zip(of, versions_behind(newest, sent), strict=True):
@@ -167,7 +164,6 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
         one = worst[0] if len(behind) == 1 and len(of) > 1 else None
         yield Cause(
             Kind.STALE_POLICY,
-            0.75 + 0.02 * min(5.0, worst[1].after - worst[1].before),
             f"{one or role} works with old weights since step {worst[1].step}: "
             f"{worst[1].after:.2g} versions behind {ahead}, {worst[1].before:.2g} before",
             role=role,
@@ -192,7 +188,7 @@ def _newest_of_all(reports: Iterable[Track]) -> Track:
 
 def _farthest(behind: Sequence[float]) -> float:
     """Return the distance, in versions, that is exceeded in few reports only."""
-    return sorted(behind)[int(_NEARLY_EVER * (len(behind) - 1))]
+    return sorted(behind)[int(NEARLY_ALL * (len(behind) - 1))]
 
 
 def _leader(versions: Mapping[str, Mapping[str, Track]]) -> str:
@@ -229,7 +225,6 @@ def _of_rare_pulls(place: PhaseKey, rarer: list[tuple[str, LevelChange]], *, amo
     one = worst if len(rarer) == 1 < among else None
     return Cause(
         Kind.STALE_POLICY,
-        0.75,
         f"{one or place.role} takes up new weights every {change.after:.2g} steps since step "
         f"{change.step}, every {change.before:.2g} before",
         role=place.role,
@@ -280,11 +275,11 @@ def versions_behind(newest: Track, reports: Iterable[Track]) -> Iterator[Track]:
             # A search, because a walk over all versions would be made for each worker.
             place = bisect_right(newest_s, time_s, lo=place)
             if before is not None and value < before:
-                changes, again = 0, _AGAIN
+                changes, again = 0, SEVERAL
             else:
                 changes += before is not None and value != before
                 again -= 1
             before = value
-            if place and (changes >= _SETTLED or again <= 0):
+            if place and (changes >= A_FEW or again <= 0):
                 behind.add(step, time_s, max(0.0, newest.values[place - 1] - value))
         yield behind

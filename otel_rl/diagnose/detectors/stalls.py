@@ -4,7 +4,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
 from math import exp, inf, log
 from statistics import NormalDist, median
 from typing import Final, NamedTuple
@@ -25,20 +24,29 @@ from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.records import OWN_STEP
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.track import newest_s
+from otel_rl.diagnose.history.track import gaps_s, newest_s
 from otel_rl.diagnose.open_work import is_current
-from otel_rl.diagnose.result import MOST_NAMED, MOST_WORKERS, Cause, Evidence, Kind
+from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind, listed
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import settled
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    BEYOND_NOISE,
+    FAR,
+    FEWEST_STEPS,
+    FRESH_S,
+    LONGER,
+    NEWS_S,
+)
 from otel_rl.goodput import duration
 from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
 __all__ = [
+    "NEWS_S",
     "SAVE_S",
     "STALL",
-    "STALL_S",
     "always_heard",
     "own_step",
     "stall_s",
@@ -49,26 +57,18 @@ __all__ = [
 STALL: Final = 10
 """Times the usual duration of a step, after which a run stands, or a worker does."""
 
-STALL_S: Final = 10.0
-"""Shortest time that tells anything: an export or two may be late."""
-
 SAVE_S: Final = 300.0
 """Time that a first save, evaluation or compilation may take: none has told how long one takes."""
 
-_FEWEST_STEPS = 8
 _SUSPICIOUS = 1.0  # times the longest one, if work tells who holds up all
 _MISSED = 2  # exports, after which a worker is silent
-_NEWEST = 3  # steps that tell that a run goes on
-_FAR = 4  # times the longest time of a phase
-_FAR_OF_ALL, _FAR_ALONE = 1.5, 2.0  # the same at least if others have done it, or no other does it
-# Times the noise that no work is beyond by chance: by its spread, and by its longest time.
-_NOISES, _NOISES_BY_LONGEST = 5.0, 6.0
+_FAR_ALONE = 2.0  # times the longest time of work that no other does
+_NOISES_BY_LONGEST = 6.0  # times the noise that the longest time of work tells: none is beyond
 _NORMAL = NormalDist()
 _CALLS = 1.25  # times what it calls, a call usually takes at most: it does nothing beside
-_LATE, _LATE_OF_ROLE = 3, 1.5  # times the longest of it, and of all work of the role, behind others
+_LATE = 3  # times the longest of it, behind others
 _LATE_S = 5.0  # of the last export of a process that ends with the last step
 _LONGEST = 2  # times the longest one, such as one with a checkpoint
-_FRESH_S = 60.0  # age of a report of phases
 _FOR_PEERS: Final = {names.RlPhaseValues.RANK_BARRIER, names.RlPhaseValues.PARAM_SYNC}
 
 
@@ -90,7 +90,7 @@ class _Age(NamedTuple):
 def stalls(history: RunHistory) -> Iterator[Cause]:
     """Find a run that still reports, and makes no step any more."""
     rhythm = Rhythm.of(history)
-    if rhythm is None or rhythm.steps < _FEWEST_STEPS:
+    if rhythm is None or rhythm.steps < FEWEST_STEPS:
         return
     if history.status == ExperimentStatus.COMPLETE:
         return
@@ -138,10 +138,9 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
     if not silent:
         yield _cause(history, f"{words}no worker has stopped before the others", [], evidence=[])
         return
-    more = f" and {len(silent) - MOST_NAMED} more" if len(silent) > MOST_NAMED else ""
     yield _cause(
         history,
-        f"{words}{', '.join(silent[:MOST_NAMED])}{more} stopped first, after step {last}",
+        f"{words}{listed(silent)} stopped first, after step {last}",
         silent,
         evidence=[
             Evidence("last step", None, worker, None, last) for worker in silent[:MOST_WORKERS]
@@ -172,10 +171,9 @@ def always_heard(history: RunHistory) -> AbstractSet[str]:
 
 def _silent(history: RunHistory, words: str, quiet: Mapping[str, float]) -> Cause:
     workers = sorted(quiet)
-    more = f" and {len(workers) - MOST_NAMED} more" if len(workers) > MOST_NAMED else ""
     return _cause(
         history,
-        f"{words}{', '.join(workers[:MOST_NAMED])}{more} reported nothing for "
+        f"{words}{listed(workers)} reported nothing for "
         f"{max(quiet.values()):.3g} s: killed, frozen, or cut off",
         workers,
         evidence=[
@@ -196,11 +194,10 @@ def _holding_up_peers(ages: Sequence[_Age], workers: AbstractSet[str]) -> Sequen
 
 def _held_up(history: RunHistory, words: str, holding: Sequence[_Age]) -> Cause:
     workers = sorted({one.worker for one in holding})
-    more = f" and {len(workers) - MOST_NAMED} more" if len(workers) > MOST_NAMED else ""
     oldest = max(holding)
     return _cause(
         history,
-        f"{words}{', '.join(workers[:MOST_NAMED])}{more} in {oldest.phase} for "
+        f"{words}{listed(workers)} in {oldest.phase} for "
         f"{duration(oldest.seconds + oldest.told_ago_s)}, and their peers wait",
         workers,
         phase=oldest.phase,
@@ -230,13 +227,12 @@ def _at_work(history: RunHistory, words: str, standing: Standing) -> Cause:
             workers if len(workers) == 1 else [],
             evidence=[],
         )
-    more = f" and {len(workers) - MOST_NAMED} more" if len(workers) > MOST_NAMED else ""
     others = "the first work that is not done"
     if standing.is_partly_done and standing.done_s is not None:
         others = f"which others have done {duration(history.ends_s - standing.done_s)} ago"
     return _cause(
         history,
-        f"{words}{', '.join(workers[:MOST_NAMED])}{more} came to no end of {place.phase}, {others}",
+        f"{words}{listed(workers)} came to no end of {place.phase}, {others}",
         workers,
         phase=place.phase,
         evidence=[
@@ -249,16 +245,16 @@ def _at_work(history: RunHistory, words: str, standing: Standing) -> Cause:
 
 def stall_s(rhythm: Rhythm) -> float:
     """Return the time without a step from which on a run stands still; endless for a new run."""
-    if rhythm.steps < _FEWEST_STEPS:
+    if rhythm.steps < FEWEST_STEPS:
         return inf
-    return max(STALL_S, STALL * rhythm.usual_s, _LONGEST * rhythm.longest_s)
+    return max(NEWS_S, STALL * rhythm.usual_s, _LONGEST * rhythm.longest_s)
 
 
 def suspicious_s(rhythm: Rhythm) -> float:
     """Return the same where work tells that one worker holds up the others."""
-    if rhythm.steps < _FEWEST_STEPS:
+    if rhythm.steps < FEWEST_STEPS:
         return inf
-    return max(STALL_S, _SUSPICIOUS * rhythm.longest_s)
+    return max(NEWS_S, _SUSPICIOUS * rhythm.longest_s)
 
 
 def _is_long(history: RunHistory, rhythm: Rhythm) -> bool:
@@ -279,7 +275,7 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
         if not oldest.is_work or oldest.seconds < _far_s(history, oldest):
             return False
         is_missed = len(history.spans[oldest.place]) == 1 or _is_done_by_others(history, oldest)
-        is_missed &= oldest.seconds >= STALL_S
+        is_missed &= oldest.seconds >= NEWS_S
         if is_missed and not _goes_on(history, history.ends_s - oldest.seconds):
             return True
         return rhythm.stands_s >= suspicious_s(rhythm)
@@ -298,7 +294,7 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
 
 def _goes_on(history: RunHistory, since_s: float) -> bool:
     """Return whether at least two steps began since that time: news of one may be late."""
-    later = (at_s > since_s for _, at_s in sorted(history.begun_s.items())[-_NEWEST:])
+    later = (at_s > since_s for _, at_s in sorted(history.begun_s.items())[-A_FEW:])
     return sum(later) > 1
 
 
@@ -324,11 +320,11 @@ def _least_age_s(history: RunHistory, rhythm: Rhythm, standing: Standing) -> Seq
     longest_s = more * max(took, default=0.0)
     of_role = (_longest_s(of) for at, of in history.spans.items() if at.role == standing.place.role)
     still_tells = all(_tells_after(history, worker, standing.done_s) for worker in standing.workers)
-    margin = min(_LATE, _beyond(took, _FAR_OF_ALL)) if still_tells else _LATE
+    margin = min(_LATE, _beyond(took, LONGER)) if still_tells else _LATE
     is_soon = standing.is_partly_done and still_tells and _all_wait(history, standing)
-    told_s = longest_s + TELLING_S if still_tells else _least_taken_s(history, standing) + STALL_S
+    told_s = longest_s + TELLING_S if still_tells else _least_taken_s(history, standing) + NEWS_S
     new_s = 0.0 if is_soon else min(rhythm.usual_s, max(map(_longest_s, _all_work(history))))
-    return STALL_S, told_s, new_s, margin * longest_s, more * _LATE_OF_ROLE * max(of_role)
+    return NEWS_S, told_s, new_s, margin * longest_s, more * LONGER * max(of_role)
 
 
 def _all_work(history: RunHistory) -> Iterator[Mapping[str, Track]]:
@@ -354,7 +350,7 @@ def _tells_after(history: RunHistory, worker: str, done_s: float | None) -> bool
     return (
         own is not None
         and done_s is not None
-        and history.age_s(done_s, own.times_s[-1]) >= STALL_S / 2
+        and history.age_s(done_s, own.times_s[-1]) >= NEWS_S / 2
     )
 
 
@@ -369,9 +365,8 @@ def _may_have_ended(history: RunHistory, standing: Standing) -> bool:
 
 
 def _is_heard(history: RunHistory, exports: Track) -> bool:
-    gaps = [later - at for at, later in pairwise(exports.times_s)]
-    usual_s = median(gaps) if gaps else 0.0
-    return history.ends_s - exports.times_s[-1] <= max(STALL_S, _MISSED * usual_s)
+    usual_s = median(gaps_s(exports.times_s) or [0.0])
+    return history.ends_s - exports.times_s[-1] <= max(NEWS_S, _MISSED * usual_s)
 
 
 def _beyond(took: Sequence[float], least: float) -> float:
@@ -386,7 +381,7 @@ def _beyond(took: Sequence[float], least: float) -> float:
     longest = log(max(took) / usual_s)
     noise = spread([log(value) for value in took if value > 0])
     noises = _NORMAL.inv_cdf((len(took) + 1) / (len(took) + 2))  # of the longest
-    by_noise = min(_NOISES * noise, _NOISES_BY_LONGEST / noises * longest)
+    by_noise = min(BEYOND_NOISE * noise, _NOISES_BY_LONGEST / noises * longest)
     return max(least, exp(max(longest, by_noise - longest)))
 
 
@@ -408,15 +403,15 @@ def _far_s(history: RunHistory, age: _Age) -> float:
     """
     tracks = history.spans.get(age.place, {})
     took = [value for track in tracks.values() for value in settled(track).values]
-    if len(took) < _FEWEST_STEPS:
+    if len(took) < FEWEST_STEPS:
         return inf
     if _is_done_by_others(history, age):
-        return max(took) * min(_FAR, _beyond(took, _FAR_OF_ALL))
+        return max(took) * min(FAR, _beyond(took, LONGER))
     own = tracks.get(age.worker, Track())
     more = None
     if len(tracks) == 1 and own.times_s:
         more = _more_work(history, own.times_s[-1], than=_longest_s, beside=age.place.role)
-    return max(took) * min(_FAR, (more or inf) * _beyond(took, _FAR_ALONE))
+    return max(took) * min(FAR, (more or inf) * _beyond(took, _FAR_ALONE))
 
 
 def _more_work(
@@ -502,7 +497,6 @@ def _cause(
     ends = "".join(f"; {one.in_a_live_run}" for one in lost[-1:])
     return Cause(
         Kind.STALL,
-        0.96,
         words + ends,
         role=roles.pop() if len(roles) == 1 else None,
         worker=worker,
@@ -560,21 +554,16 @@ def _calls(history: RunHistory, outer: _Age, inner: _Age) -> bool:
         for step, seconds in works_s.items()
         if step in calls_s and seconds > 0
     )
-    if len(ratios) < _FEWEST_STEPS:
+    if len(ratios) < FEWEST_STEPS:
         return False
-    return ratios[len(ratios) // _FEWEST_STEPS] >= 1 and median(ratios) <= _CALLS
+    return ratios[len(ratios) // FEWEST_STEPS] >= 1 and median(ratios) <= _CALLS
 
 
 def _by_step(history: RunHistory, place: PhaseKey, workers: Iterable[str]) -> Mapping[int, float]:
     """Return the time of a phase in each step, of the worker that took longest."""
     longest_s: dict[int, float] = defaultdict(float)
-    for worker in workers:
-        taken_s: dict[int, float] = defaultdict(float)
-        track = history.spans[place].get(worker, Track())
-        counts = history.counts[place].get(worker, Track()).values
-        for step, value, count in zip(track.steps, track.values, counts, strict=True):
-            taken_s[step] += value * count
-        for step, seconds in taken_s.items():
+    for worker in history.spans.get(place, {}).keys() & set(workers):
+        for step, seconds in history.seconds_of(place, worker).items():
             longest_s[step] = max(longest_s[step], seconds)
     return longest_s
 
@@ -585,7 +574,7 @@ def _ages(history: RunHistory) -> Iterator[_Age]:
         values = track.finite().values
         if worker is None or worker in gone or not values:
             continue
-        if history.ends_s - track.times_s[-1] > _FRESH_S or not is_current(history, worker, track):
+        if history.ends_s - track.times_s[-1] > FRESH_S or not is_current(history, worker, track):
             continue
         phase = key.partition("/phase/age/")[2]
         spec = names.PHASES.get(phase)
@@ -618,7 +607,7 @@ def _first_silent(history: RunHistory) -> tuple[int, list[str]]:
             continue
         unsure = may_lack_until(of)
         for worker, track in of.items():
-            if len(track.steps) >= _FEWEST_STEPS and worker not in gone:
+            if len(track.steps) >= FEWEST_STEPS and worker not in gone:
                 last[worker] = max(last.get(worker, 0), track.steps[-1], unsure)
     if not last:
         return 0, []

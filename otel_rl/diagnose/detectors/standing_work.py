@@ -8,7 +8,6 @@ Parts are counted, because a span does not always tell its step.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median, stdev
 from typing import Final, NamedTuple
@@ -17,19 +16,15 @@ from otel_rl.diagnose.classify import Work, only_waits, waits_for_samples, work_
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.track import newest_s
+from otel_rl.diagnose.history.track import gaps_s, newest_s
+from otel_rl.diagnose.thresholds import FEWEST_VARYING, NEWS_S, NOISE_OF_MANY, SEVERAL, SMALL_PART
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["TELLING_S", "Standing", "standing_work"]
 
-_LOOK_BACK: Final = 12  # steps
-_FEWEST: Final = 6  # times that a part was done
-_SURELY: Final = 3.0  # standard errors
-_WAITS: Final = 0.05  # of a step, of those who usually wait for samples
 TELLING_S: Final = 7.0
 """From the end of a span to its record: a stock SDK keeps spans for 5 s."""
 
-_STOPPED_S: Final = 10.0  # without work that usually goes on at all times
 _FAR: Final = 2.0  # times the longest time without
 _LEAST: Final = 1e-3  # of the longest part: a span around others has no work of its own
 
@@ -130,7 +125,7 @@ def _awaited(history: RunHistory, place: PhaseKey, part: _Part) -> Standing | No
         for other, of in history.spans.items()
         if other.role == place.role and waits_for_samples(other) and of.keys() == part.times.keys()
         if all(sum(n.values) == part.most for n in history.counts[other].values())
-        if rhythm and _usual(of) >= _WAITS * rhythm.usual_s
+        if rhythm and _usual(of) >= SMALL_PART * rhythm.usual_s
     ]
     if not waits:
         return None
@@ -147,15 +142,12 @@ def _awaited(history: RunHistory, place: PhaseKey, part: _Part) -> Standing | No
         return None
     (role,) = stopped
     of_role = makers[role]
-    longest_s = max(map(_longest_gap, (t for one in of_role for t in history.spans[one].values())))
-    if history.age_s(last_s[role]) < max(_STOPPED_S, _FAR * longest_s):
+    gaps = (gaps_s(track.times_s) for one in of_role for track in history.spans[one].values())
+    longest_s = max(max(own, default=0.0) for own in gaps)
+    if history.age_s(last_s[role]) < max(NEWS_S, _FAR * longest_s):
         return None
     work = max(of_role, key=lambda one: (sum(map(_total, history.spans[one].values())), one))
     return Standing(work, history.spans[work].keys(), is_partly_done=False, done_s=stood_s)
-
-
-def _longest_gap(track: Track) -> float:
-    return max((b - a for a, b in pairwise(track.times_s)), default=0.0)
 
 
 def _total(track: Track) -> float:
@@ -174,9 +166,9 @@ def _is_before(history: RunHistory, place: PhaseKey, other: PhaseKey) -> bool:
     """Return whether one part of a step ends before another, beyond what chance explains."""
     told, other_told = _told_by_step(history, place), _told_by_step(history, other)
     earlier_s = [other_told[step] - at_s for step, at_s in told.items() if step in other_told]
-    if len(earlier_s) < _FEWEST:
+    if len(earlier_s) < SEVERAL:
         return False
-    return fmean(earlier_s) > _SURELY * stdev(earlier_s) / sqrt(len(earlier_s))
+    return fmean(earlier_s) > NOISE_OF_MANY * stdev(earlier_s) / sqrt(len(earlier_s))
 
 
 def _told_by_step(history: RunHistory, place: PhaseKey) -> Mapping[int, float]:
@@ -234,7 +226,7 @@ def _parts(history: RunHistory) -> Mapping[PhaseKey, _Part]:
         if _usual(tracks) < _LEAST * longest_s:
             continue
         times = {worker: sum(history.counts[place][worker].values) for worker in tracks}
-        if min(times.values()) >= max(_FEWEST, max(times.values()) - 1):
+        if min(times.values()) >= max(SEVERAL, max(times.values()) - 1):
             newest = {worker: _newest(history, place, worker) for worker in tracks}
             parts[place] = _Part(times, newest, _order_s(history, tracks))
     # Who works ahead of the steps, or behind, is in no order with the others.
@@ -271,7 +263,9 @@ def _order_s(history: RunHistory, tracks: Mapping[str, Track]) -> float:
     late_s = [
         at_s - history.begun_s[step]
         for track in tracks.values()
-        for step, at_s in zip(track.steps[-_LOOK_BACK:], track.times_s[-_LOOK_BACK:], strict=True)
+        for step, at_s in zip(
+            track.steps[-FEWEST_VARYING:], track.times_s[-FEWEST_VARYING:], strict=True
+        )
         if step in history.begun_s
     ]
     return fmean(late_s) if late_s else 0.0

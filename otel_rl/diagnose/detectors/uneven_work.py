@@ -9,11 +9,22 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, summed_by_step, with_gaps, work_of
-from otel_rl.diagnose.detectors.slow_phases import step_time
+from otel_rl.diagnose.detectors.slow_phases import usual_step_s
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import level, medians, smoothed
 from otel_rl.diagnose.stats.peers import Peers, peers_of, turn_length
+from otel_rl.diagnose.thresholds import (
+    ALIKE,
+    FEWEST_PEERS,
+    FEWEST_VARYING,
+    HALF,
+    MOSTLY,
+    OFTEN,
+    SEVERAL,
+    SMALL_PART,
+    UNLIKE,
+)
 
 __all__ = ["uneven_work"]
 
@@ -28,14 +39,7 @@ _NO_AMOUNT: Final = re.compile(
     r"rate|per_?s(ec|$)|throughput|max|min|limit|evict|drop|lengths?[/_]"
 )
 _MORE: Final = 1.25  # times as much as peers
-_MORE_ALWAYS: Final = 1.3
-_OFTEN: Final = 0.75  # of the steps
-_ALIKE: Final = 1.15
-_FELT: Final = 0.5  # part of the additional work that takes additional time
-_MIN_PART: Final = 0.05  # of a step
-_FEWEST: Final = 12  # steps
-_LASTING: Final = 6  # steps: numbers of samples vary
-_FEWEST_ALWAYS: Final = 3  # workers
+_NOISE: Final = 2.5  # by which it is more: amounts vary by chance
 
 
 class _More(NamedTuple):
@@ -79,7 +83,9 @@ def _of_steps(history: RunHistory, key: str, tracks: Mapping[str, Track]) -> Map
     summed = {worker: summed_by_step(track.finite()) for worker, track in tracks.items()}
     if is_counter:
         summed = {worker: smoothed(with_gaps(history, one)) for worker, one in summed.items()}
-    return {worker: track for worker, track in summed.items() if len(track.values) >= _FEWEST}
+    return {
+        worker: track for worker, track in summed.items() if len(track.values) >= FEWEST_VARYING
+    }
 
 
 def _with_more(what: str, key: str, tracks: Mapping[str, Track]) -> Iterator[_More]:
@@ -88,8 +94,8 @@ def _with_more(what: str, key: str, tracks: Mapping[str, Track]) -> Iterator[_Mo
     peers = Peers(tracks)
     for worker, track in tracks.items():
         relative = peers.relative(worker)
-        found = level(relative, shortest=_LASTING, among=len(tracks))
-        if found is not None and found.is_rise(ratio=_MORE, order=0.8, size=2.5):
+        found = level(relative, shortest=SEVERAL, among=len(tracks))
+        if found is not None and found.is_rise(ratio=_MORE, order=MOSTLY, size=_NOISE):
             _, own = medians(track, found.step) or (0.0, 0.0)
             if found.after >= _MORE:
                 yield _More(what, key, worker, found.step, found.after, own)
@@ -101,30 +107,30 @@ def _always_more(what: str, key: str, tracks: Mapping[str, Track], peers: Peers)
     usual = {worker: median(track.values) for worker, track in tracks.items()}
     most = max(usual, key=lambda worker: usual[worker])
     others = [amount for worker, amount in usual.items() if worker != most]
-    if len(tracks) < _FEWEST_ALWAYS or max(others) > _ALIKE * min(others):
+    if len(tracks) < FEWEST_PEERS or max(others) > ALIKE * min(others):
         return
     relative = peers.relative(most).values
-    often = sum(one >= _MORE_ALWAYS for one in relative)
-    if often >= max(_FEWEST, _OFTEN * len(relative)):
+    often = sum(one >= UNLIKE for one in relative)
+    if often >= max(FEWEST_VARYING, OFTEN * len(relative)):
         yield _More(what, key, most, None, median(relative), usual[most])
 
 
 def _longest(history: RunHistory, more: _More) -> tuple[PhaseKey, float] | None:
     """Return the work that takes the worker longer, and by how many times; None if none does."""
-    usual_s = median(step_time(history).finite().values or [0.0])
+    usual_s = usual_step_s(history)
     found = []
     for place, tracks in history.spans.items():
         is_dealt = work_of(place) is Work.TRAINING and not only_waits(history, place)
         if more.worker not in tracks or len(tracks) < 2 or not is_dealt:
             continue  # environments and generators take as much as they can
         own = tracks[more.worker]
-        if not own.values or median(own.values) < _MIN_PART * usual_s:
+        if not own.values or median(own.values) < SMALL_PART * usual_s:
             continue
         relative = peers_of(history, place).relative(more.worker)
         before, after = (1.0, median(relative.values or [0.0]))
         if more.since is not None:
             before, after = medians(relative, more.since) or (1.0, 0.0)
-        if after >= before * (1 + _FELT * (more.ratio - 1)):
+        if after >= before * (1 + HALF * (more.ratio - 1)):
             found.append((median(own.values), place, after / before))
     return max(found)[1:] if found else None
 
@@ -135,7 +141,6 @@ def _cause(more: _More, longer: tuple[PhaseKey, float]) -> Cause:
     peers = more.own / more.ratio
     return Cause(
         Kind.UNEVEN_WORK,
-        0.85,
         f"{more.worker} gets {more.ratio:.1f} times the {more.what} of its peers {since}: "
         f"{more.own:.4g} of a step, and they {peers:.4g}; so its {place.phase} takes {times:.1f} "
         "times as long",

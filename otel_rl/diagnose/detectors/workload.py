@@ -16,12 +16,21 @@ from typing import Final
 
 from otel_rl.diagnose.detectors.hung_worker import hung_workers_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.timings import is_step, is_step_time
+from otel_rl.diagnose.history.timings import is_step_time, is_whole_step
 from otel_rl.diagnose.spans.new_work import new_work
-from otel_rl.diagnose.stats.levels import JUMP, LevelChange, level
+from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.peers import turn_length
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    ALIKE,
+    FEWEST_VARYING,
+    HALF,
+    IN_ORDER,
+    MOSTLY,
+    NEARLY_ALL,
+    SIDE,
+)
 from otel_rl.plurals import many
-from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = [
     "Workload",
@@ -43,18 +52,10 @@ _MEASURES: Final = (
         r"(response|completions?|answer|episode|episodic|ep)(/|_)(mean_)?(length|tokens|len)((/|_)mean)?$",
     ),
 )
-_CHANGED: Final = 1.15  # times the usual
-_MOSTLY: Final = 0.7  # order of a change: a counter's shares of single steps scatter
-_FEWEST: Final = 12  # steps
 _PART: Final = 0.6  # of the steps need a value
-_CUMULATIVE: Final = 0.5  # times what equal steps add up to
-_SIDES: Final = 5
-_NEARLY_ALL: Final = 0.8
 _MISSED: Final = 2  # reports, as far apart as any
-_EXACT: Final = 0.95  # of the reports come a step after the one before
-_AROUND, _REPORTS = 3, 1.5  # steps on each side, at least so many reports
+_REPORTS = 1.5  # steps on each side, at least so many reports
 _FOLLOWS: Final = 10  # steps in which a buffer takes up a change
-_NEAR: Final = 3  # steps between the first of several workers to leave and the last
 
 
 class Workload:
@@ -115,7 +116,7 @@ class Workload:
             for step, at_s, took_s in _newest(track)
             if step in self._told_s
         ]
-        return not self.what or sum(began) >= _NEARLY_ALL * max(1, len(began))
+        return not self.what or sum(began) >= MOSTLY * max(1, len(began))
 
     def told(self, track: Track) -> Track:
         """Return the values of steps that have told their work."""
@@ -174,11 +175,11 @@ def changes(history: RunHistory) -> Iterator[str]:
     work = Workload(history)
     found = _change_of(work)
     if found is not None:
-        if found.jump > JUMP:
+        if found.jump > HALF:
             yield f"{found.ratio:.1f} times the {work.what} in a step since step {found.step}"
         else:
             values = [value for _, value in sorted(work.of_step.items())]
-            ratio = median(values[-_SIDES:]) / median(values[:_SIDES])
+            ratio = median(values[-SIDE:]) / median(values[:SIDE])
             yield f"the {work.what} of a step change gradually, to {ratio:.1f} times the first"
     for role, before, after, since in _resized(history):
         yield f"{many(after, 'worker')} of {role} since step {since}, {before} before"
@@ -205,7 +206,7 @@ def change_steps(history: RunHistory) -> Sequence[int]:
     steps = [since for _, _, _, since in _resized(history)]
     steps += [since for _, since in new_work(history)]
     found = _change_of(Workload(history))
-    if found is not None and found.jump > JUMP:
+    if found is not None and found.jump > HALF:
         steps.append(found.step)
     return steps
 
@@ -219,7 +220,7 @@ def slower_by_fewer_workers(history: RunHistory, step: int) -> float:
     """
     ratio = 1.0
     for _, before, after, since in _resized(history):
-        if after < before and -_NEAR <= step - since <= _FOLLOWS:
+        if after < before and -A_FEW <= step - since <= _FOLLOWS:
             ratio *= before / after
     return ratio
 
@@ -230,9 +231,9 @@ def _change_of(work: Workload) -> LevelChange | None:
     for step, value in sorted(work.of_step.items()):
         track.add(step, 0.0, value)
     found = level(track)
-    if found is None or not found.is_clear or 1 / _CHANGED < found.ratio < _CHANGED:
+    if found is None or not found.is_clear or 1 / ALIKE < found.ratio < ALIKE:
         return None
-    return found if abs(found.change.order) >= _MOSTLY else None
+    return found if abs(found.change.order) >= IN_ORDER else None
 
 
 def _work(history: RunHistory) -> tuple[str, Mapping[int, float], Mapping[int, float]]:
@@ -249,7 +250,7 @@ def _work(history: RunHistory) -> tuple[str, Mapping[int, float], Mapping[int, f
         if found:
             best = [one for one in found if one[1] == found[0][1]]
             _, what, _, track = max(best, key=lambda one: one[2])
-            first = median(track.values[:_SIDES])
+            first = median(track.values[:SIDE])
             work = {
                 step: value / first for step, value in zip(track.steps, track.values, strict=True)
             }
@@ -277,7 +278,7 @@ def _told(history: RunHistory, pattern: str) -> Iterator[tuple[bool, int, Track]
             track = _of_each_step(track.finite(), is_counter=is_counter)
         has_gaps = history.has_gaps
         steps = len(history.known_steps) if has_gaps else history.last - history.first + 1
-        if len(track.values) < _FEWEST or min(track.values) <= 0:
+        if len(track.values) < FEWEST_VARYING or min(track.values) <= 0:
             continue
         # A total that is told in some steps accounts for those in between.
         told = len(track.values)
@@ -290,18 +291,13 @@ def _told(history: RunHistory, pattern: str) -> Iterator[tuple[bool, int, Track]
 
 def _stepping_roles(history: RunHistory) -> AbstractSet[str]:
     """Return the roles that make the steps, as they tell; all if none does."""
-    of_spans = {place.role for place in history.spans if _is_whole(place.phase)}
+    of_spans = {place.role for place in history.spans if is_whole_step(place.phase)}
     of_rows = {
         key.partition("/")[0]
         for key in history.rows
         if key.endswith("/iteration/duration") or is_step_time(key)
     }
     return of_spans | of_rows or {key.partition("/")[0] for key in history.rows}
-
-
-def _is_whole(phase: str) -> bool:
-    """Return whether spans of this name are of whole steps."""
-    return phase == STEP_SPAN or is_step(phase)
 
 
 def _counted(history: RunHistory, key: str) -> Track:
@@ -346,7 +342,7 @@ def _gaps_of(known: Sequence[Sequence[int]]) -> Sequence[int]:
 def _is_by_step(known: Sequence[Sequence[int]]) -> bool:
     """Return whether each step has a report of its own, of nearly all workers."""
     gaps = _gaps_of(known)
-    return sum(gap == 1 for gap in gaps) >= _EXACT * len(gaps)
+    return sum(gap == 1 for gap in gaps) >= NEARLY_ALL * len(gaps)
 
 
 def _without_beat(counted: Track, known: Sequence[Sequence[int]]) -> Track:
@@ -355,7 +351,7 @@ def _without_beat(counted: Track, known: Sequence[Sequence[int]]) -> Track:
     Exports at times of their own have one step or two, though all are alike: of their amounts, only
     the sum is right. The last steps are left out.
     """
-    side = max(_AROUND, round(_REPORTS * fmean(_gaps_of(known) or [1])))
+    side = max(A_FEW, round(_REPORTS * fmean(_gaps_of(known) or [1])))
     smooth, values = Track(), counted.values
     for place in range(len(values) - side):
         before = values[max(0, place - 2 * side) : place + 1]
@@ -383,9 +379,9 @@ def _of_each_step(track: Track, *, is_counter: bool = False) -> Track:
     newest = dict(zip(track.steps, zip(track.times_s, track.values, strict=True), strict=True))
     steps = sorted(newest)
     values = [newest[step][1] for step in steps]
-    if len(values) < _FEWEST or any(b < a for a, b in pairwise(values)):
+    if len(values) < FEWEST_VARYING or any(b < a for a, b in pairwise(values)):
         return track
-    is_total = 0 < _CUMULATIVE * len(values) * values[0] <= values[-1]
+    is_total = 0 < HALF * len(values) * values[0] <= values[-1]
     if not is_counter and (not is_total or len(set(values)) < len(values)):
         return track
     moves = Track()
@@ -412,11 +408,11 @@ def _resized(history: RunHistory) -> Iterator[tuple[str, int, int, int]]:
             exports = history.lags.get(worker, Track())
             steps += [*exports.steps[:1], *exports.steps[-1:]]
         spans = {worker: (min(steps), max(steps)) for worker, steps in of.items()}
-        late = [first for first, _ in spans.values() if first > history.first + _SIDES]
+        late = [first for first, _ in spans.values() if first > history.first + SIDE]
         early = [
             last
             for worker, (_, last) in spans.items()
-            if last < history.last - _SIDES and worker not in failed
+            if last < history.last - SIDE and worker not in failed
         ]
         for moments, sign in ((late, 1), (early, -1)):
             if moments and len(moments) < len(spans):

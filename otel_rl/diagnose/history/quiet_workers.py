@@ -9,6 +9,7 @@ from typing import Final
 
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.thresholds import FRESH_S
 
 __all__ = ["QUIET_S", "Silent", "quiet_workers"]
 
@@ -17,7 +18,6 @@ QUIET_S: Final = 5.0
 
 _EXPORTS: Final = 4  # usual times between two exports: one or two may be late
 _MOST_OF_IT: Final = 0.6  # of the time in question
-_LONG_BEFORE_S: Final = 60.0  # those that were silent for longer are known as lost
 
 
 def quiet_workers(history: RunHistory, begin_s: float, end_s: float) -> Mapping[str, float]:
@@ -54,7 +54,7 @@ class Silent:
         for name, exports in present.items():
             for from_s, until_s in exports.until(end_s):
                 inside_s = min(until_s, end_s) - max(from_s, begin_s)
-                is_new = from_s >= begin_s - _LONG_BEFORE_S
+                is_new = from_s >= begin_s - FRESH_S
                 if is_new and inside_s >= _MOST_OF_IT * (end_s - begin_s):
                     found[name] = until_s - from_s
         return found if 2 * len(found) < len(present) else {}

@@ -17,8 +17,6 @@ __all__ = ["BEGINNING", "Rhythm"]
 BEGINNING = 5
 """Steps that may be odd because the run begins."""
 
-_BYTES = 400
-
 
 class Rhythm(NamedTuple):
     """Rhythm of a run.
@@ -40,7 +38,13 @@ class Rhythm(NamedTuple):
     @classmethod
     def of(cls, history: RunHistory) -> "Rhythm | None":
         """Return the rhythm; None if the steps came at once, which tells of no time."""
-        return history.derived(_Remembered, cls.__name__).of(history)
+
+        def found() -> Rhythm | None:
+            begun = sorted(history.begun_s.items())
+            told = [(step, history.age_s(0.0, at_s)) for step, at_s in begun]
+            return cls.between(sorted(history.known_steps), told, history.age_s(0.0))
+
+        return history.once("rhythm", history.ends_s, found)
 
     @classmethod
     def between(
@@ -66,26 +70,3 @@ class Rhythm(NamedTuple):
         # A run with a single snapshot after its start has no other bound.
         bounds_s = longest_s or [next_s - begun_s for (_, begun_s), (_, next_s) in pairwise(told)]
         return cls(len(known), median(usual_s), max(bounds_s), ends_s - told[-1][1])
-
-
-class _Remembered:
-    """Rhythm of a history until it grows: many rules ask for it at each look."""
-
-    def __init__(self) -> None:
-        self._size: tuple[int, int, float] | None = None
-        self._rhythm: Rhythm | None = None
-
-    def of(self, history: RunHistory) -> Rhythm | None:
-        """Return it."""
-        ends_s = history.age_s(0.0)
-        size = len(history.begun_s), len(history.known_steps), ends_s
-        if size != self._size:
-            begun = sorted(history.begun_s.items())
-            told = [(step, history.age_s(0.0, at_s)) for step, at_s in begun]
-            self._rhythm = Rhythm.between(sorted(history.known_steps), told, ends_s)
-            self._size = size
-        return self._rhythm
-
-    def memory_bytes(self) -> int:
-        """Return the memory of what is kept."""
-        return _BYTES

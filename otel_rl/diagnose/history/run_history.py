@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import compress
 from math import isinf
 from sys import getsizeof
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from otel_rl.diagnose.history.measured import Measured, SeriesOfWorkers, cut
 from otel_rl.diagnose.history.records import (
@@ -21,6 +21,7 @@ from otel_rl.diagnose.history.records import (
 from otel_rl.diagnose.history.silences import Silences
 from otel_rl.diagnose.history.timings import as_seconds, each_time, timed_part
 from otel_rl.diagnose.history.track import Track, in_order
+from otel_rl.diagnose.thresholds import FEWEST_STEPS
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
@@ -57,15 +58,7 @@ class Loss(NamedTuple):
     worker: str
 
 
-class Derived(Protocol):
-    """Values derived from series: they go on with those that have grown."""
-
-    def memory_bytes(self) -> int:
-        """Return the memory of what is kept."""
-        ...
-
-
-_D = TypeVar("_D", bound=Derived)
+_D = TypeVar("_D")
 
 
 class RunHistory:
@@ -166,24 +159,25 @@ class RunHistory:
         self.is_told_by_spans = True
         self._ended = -1
         self._bytes_of_steps = 0
-        self._derived: dict[tuple[Any, Hashable], Derived] = {}
+        self._derived: dict[tuple[str, Hashable], Any] = {}
 
     @property
     def has_gaps(self) -> bool:
         """Return whether most numbers between steps are none: some programs count samples."""
-        return self.last - self.first >= _APART * max(_FEWEST_APART, len(self.known_steps))
+        return self.last - self.first >= _APART * max(FEWEST_STEPS, len(self.known_steps))
 
-    def derived(self, make: Callable[[], _D], of: Hashable) -> _D:
-        """Return what was derived from earlier states of this history, or a new one.
+    def once(self, what: str, of: Hashable, make: Callable[[], _D]) -> _D:
+        """Return what is derived from this history: made when it is asked for first.
 
         Args:
-            make: Makes an empty one; its class.
-            of: Tells it from others of the class.
+            what: Is derived.
+            of: Place that it is derived of, or what else tells it from others.
+            make: Makes it.
         """
-        found = self._derived.get((make, of))
-        if found is None:
-            found = self._derived[make, of] = make()
-        return found  # type: ignore[return-value]  # made by the same
+        if (what, of) not in self._derived:
+            self._derived[what, of] = make()
+        found: _D = self._derived[what, of]
+        return found
 
     def forget_derived(self, of: Collection[Hashable]) -> None:
         """Let go of what was derived of these, in this copy: it has other series of them."""
@@ -343,11 +337,12 @@ class RunHistory:
         series += sum(one.memory_bytes() for one in self._measured.values())
         known = getsizeof(self.begun_s) + getsizeof(self.known_steps)
         known += len(self.begun_s) * _BYTES_OF_STEP + self._bytes_of_steps
-        return series + known + sum(one.memory_bytes() for one in self._derived.values())
+        return series + known
 
     def _completed(self) -> Self:
         """Return a complete copy of what was read. It shares its series, until more is read."""
         whole = copy(self)
+        whole._derived = {}  # noqa: SLF001  # a copy of this one
         whole.unspanned, whole.waits = {*self.unspanned}, {*self.waits}
         whole.steps = [*self.steps]
         whole.rows = defaultdict(Track, self.rows)
@@ -358,6 +353,14 @@ class RunHistory:
         whole.counts = _of_workers(self.counts)
         whole._complete()  # noqa: SLF001  # a copy of this one
         return whole
+
+    def seconds_of(self, place: PhaseKey, worker: str) -> Mapping[int, float]:
+        """Return the seconds that a worker's spans of a phase take in each step."""
+        seconds: dict[int, float] = defaultdict(float)
+        track, counts = self.spans[place][worker], self.counts[place][worker]
+        for step, mean_s, number in zip(track.steps, track.values, counts.values, strict=True):
+            seconds[step] += mean_s * number
+        return seconds
 
     def age_s(self, since_s: float, until_s: float | None = None) -> float:
         """Return the time since then, to the last record unless told, in which a worker was heard.
@@ -434,7 +437,6 @@ class GrowingHistory:
 
 
 _APART: Final = 4  # numbers from one step to the next
-_FEWEST_APART: Final = 8  # steps
 
 _BYTES_OF_TRACK: Final = 224  # and its place in a dictionary
 _BYTES_OF_STEP: Final = 64  # its number and time

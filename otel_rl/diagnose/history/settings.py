@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.thresholds import FEWEST_STEPS
 
 __all__ = ["SettingChange", "settings_changed"]
 
-_STEADY: Final = 8  # equal values before
 _SINCE: Final = 2  # equal values since then
 _NEAR: Final = 1  # steps: the row of a change may tell the old or the new value
 _RATE: Final = "/rate"
@@ -61,10 +61,10 @@ def settings_changed(history: RunHistory, step: int) -> Iterator[SettingChange]:
 
 def _is_set(track: Track, place: int) -> bool:
     """Return whether another value begins here, after equal ones and before equal ones."""
-    before, after = track.values[:place], track.values[place : place + _STEADY]
+    before, after = track.values[:place], track.values[place : place + FEWEST_STEPS]
     return (
-        len(before) >= _STEADY
+        len(before) >= FEWEST_STEPS
         and len(after) >= _SINCE
-        and len(set(before[-_STEADY:])) == len(set(after)) == 1
+        and len(set(before[-FEWEST_STEPS:])) == len(set(after)) == 1
         and before[-1] != after[0]
     )

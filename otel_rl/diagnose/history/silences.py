@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
+from otel_rl.diagnose.thresholds import NEWS_S
+
 __all__ = ["Silences"]
 
-_LEAST_S: Final = 10.0
 _FAR: Final = 2.5  # times the usual time between two exports of one worker
 _WEIGHT: Final = 1 / 8  # of the newest of these times
 
@@ -40,7 +41,7 @@ class Silences:
         """
         heard_s, usual_s = self._heard_s, self._usual_s
         self._heard_s = time_s
-        far_s = inf if usual_s is None else max(_LEAST_S, _FAR * usual_s)
+        far_s = inf if usual_s is None else max(NEWS_S, _FAR * usual_s)
         if heard_s is not None and time_s - heard_s > far_s:
             self._add(heard_s, time_s)
         if before_s is not None:

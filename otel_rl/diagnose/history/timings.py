@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import Final
 
 from otel_rl.diagnose.history.track import Track
-from otel_rl.semconv.spec import TOOL_SPAN
+from otel_rl.semconv.spec import STEP_SPAN, TOOL_SPAN
 
-__all__ = ["as_seconds", "each_time", "is_step", "is_step_time", "timed_part"]
+__all__ = ["as_seconds", "each_time", "is_step", "is_step_time", "is_whole_step", "timed_part"]
 
 _TIME: Final = r"(?:timings?|times?|durations?|latency|elapsed)(?:_s|_ms|_sec|_seconds|_raw|_perf)?"
 # ``mean_reward/time`` and ``rewards/time`` are rewards with the time as their axis.
@@ -69,6 +69,11 @@ def is_step_time(key: str) -> bool:
 def is_step(name: str) -> bool:
     """Return whether this is a name of whole steps."""
     return bool(_STEP.match(name))
+
+
+def is_whole_step(phase: str) -> bool:
+    """Return whether spans of this name are around whole steps."""
+    return phase == STEP_SPAN or is_step(phase)
 
 
 def as_seconds(key: str, track: Track) -> Track:

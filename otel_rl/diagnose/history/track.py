@@ -3,14 +3,14 @@
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, MutableSequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from operator import le
 from sys import getsizeof
 from typing import Final, TypeAlias
 
-__all__ = ["Track", "in_order", "newest_s"]
+__all__ = ["Track", "gaps_s", "in_order", "newest_s"]
 
 _Ints: TypeAlias = MutableSequence[int]
 _Floats: TypeAlias = MutableSequence[float]
@@ -85,6 +85,14 @@ class Track:
             return self
         return self._of(at for at, value in enumerate(self.values) if math.isfinite(value))
 
+    def before(self, step: int) -> list[float]:
+        """Return the values before a step."""
+        return [value for at, value in zip(self.steps, self.values, strict=True) if at < step]
+
+    def since(self, step: int) -> list[float]:
+        """Return the values from a step on."""
+        return [value for at, value in zip(self.steps, self.values, strict=True) if at >= step]
+
     def between(self, first: int, last: int) -> "Track":
         """Return the values of these steps, inclusive."""
         if self.is_in_order(by_step=True):
@@ -131,6 +139,11 @@ def in_order(track: Track, *, by_step: bool) -> Track:
     if track.is_in_order(by_step=by_step):
         return track
     return track._sorted_by(track.steps if by_step else track.times_s)  # noqa: SLF001  # its own
+
+
+def gaps_s(times_s: Sequence[float]) -> list[float]:
+    """Return the times from each of these to the next one."""
+    return [later_s - at_s for at_s, later_s in pairwise(times_s)]
 
 
 def newest_s(tracks: Mapping[str, Track]) -> float:

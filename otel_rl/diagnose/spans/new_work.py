@@ -6,13 +6,11 @@ from typing import Final
 
 from otel_rl.diagnose.classify import only_waits
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
+from otel_rl.diagnose.thresholds import FEWEST_BEFORE, FEWEST_SINCE, HALF
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["new_work"]
 
-_START: Final = 10  # steps in which some work may not have come up yet
-_FEWEST: Final = 4  # steps with it
-_PART: Final = 0.5  # of the steps since then have it: an evaluation or a save comes now and then
 
 # Work that is begun because of trouble, and not on purpose.
 _TROUBLE: Final = re.compile(
@@ -29,10 +27,10 @@ def new_work(history: RunHistory) -> Iterator[tuple[PhaseKey, int]]:
         if place.phase == STEP_SPAN or _TROUBLE.search(place.phase):
             continue
         since = min((track.steps[0] for track in tracks.values() if track.steps), default=0)
-        if since <= history.first + _START or only_waits(history, place):
+        if since <= history.first + FEWEST_BEFORE or only_waits(history, place):
             continue
         done = {step for track in tracks.values() for step in track.steps}
-        if len(done) < max(_FEWEST, _PART * (history.last - since + 1)):
+        if len(done) < max(FEWEST_SINCE, HALF * (history.last - since + 1)):
             continue
         if all(_worked_before(history, place, worker, since) for worker in tracks):
             yield place, since
@@ -40,7 +38,7 @@ def new_work(history: RunHistory) -> Iterator[tuple[PhaseKey, int]]:
 
 def _worked_before(history: RunHistory, place: PhaseKey, worker: str, since: int) -> bool:
     return any(
-        of[worker].steps[0] < since - _START
+        of[worker].steps[0] < since - FEWEST_BEFORE
         for other, of in history.spans.items()
         if other.role == place.role and worker in of and of[worker].steps
     )

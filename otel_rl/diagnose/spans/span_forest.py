@@ -17,6 +17,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final, Protocol
 
 from otel_rl.diagnose.spans.by_end import ByEnd
+from otel_rl.diagnose.thresholds import A_FEW, MOSTLY
 from otel_rl.records import SpanRecord
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlPhaseValues
@@ -24,10 +25,7 @@ from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["UNACCOUNTED", "Forest", "UsedSamples", "collectives_in"]
 
-_FEWEST_STEPS: Final = 3
-_MOSTLY: Final = 0.8  # of the steps; spans may end together by chance
 _TOGETHER: Final = 0.1  # times as far apart as the begins
-_APART: Final = 0.1  # times as long as the longest: begins nearer to each other tell nothing
 
 _Place = tuple[str, str]
 
@@ -46,7 +44,7 @@ def collectives_in(spans: Iterable[tuple[SpanRecord, int]]) -> AbstractSet[_Plac
 
 def _is_collective(steps: Iterable[list[SpanRecord]]) -> bool:
     told = [is_one for spans in steps if (is_one := _end_together(spans)) is not None]
-    return len(told) >= _FEWEST_STEPS and sum(told) >= _MOSTLY * len(told)
+    return len(told) >= A_FEW and sum(told) >= MOSTLY * len(told)
 
 
 def _end_together(spans: list[SpanRecord]) -> bool | None:
@@ -55,7 +53,7 @@ def _end_together(spans: list[SpanRecord]) -> bool | None:
         return None
     begins, ends = [span.start_ns for span in spans], [span.end_ns for span in spans]
     apart_ns = max(begins) - min(begins)
-    if apart_ns < _APART * max(span.end_ns - span.start_ns for span in spans):
+    if apart_ns < _TOGETHER * max(span.end_ns - span.start_ns for span in spans):
         return None
     return max(begins) <= min(ends) and max(ends) - min(ends) <= _TOGETHER * apart_ns
 

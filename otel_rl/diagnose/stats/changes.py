@@ -9,15 +9,29 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import mul, sub
 from statistics import median
+from typing import NamedTuple
+
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    FAR,
+    FELT,
+    FEWEST_BEFORE,
+    FEWEST_SINCE,
+    MANY,
+    NEARLY_ALL,
+    SEVERAL,
+)
 
 __all__ = [
     "DEVIATION",
     "LEAST_DIVISOR",
     "Change",
+    "Fall",
     "find_change",
+    "find_fall",
     "find_step",
     "find_sudden",
     "least_noise",
@@ -40,11 +54,8 @@ _LEAST_NOISE = 1e-3
 # Few values are a change if they are far from the level before, the farther the fewer they are: in
 # units of its noise, all together, and times its farthest value, beyond 1.
 _EVIDENCE, _BEYOND = 16.0, 2.0
-_MOST_SUDDEN, _FEWEST_SUDDEN = 3, 2
-_FEWEST_BEFORE = 10
+_FEWEST_SUDDEN = 2
 
-_NEARLY_ALL = 0.95
-_RISE = 1.05
 
 _LENGTHS = 16  # of series: those of one run have a few
 
@@ -165,7 +176,7 @@ def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
     """
     if len(values) < 2 * shortest or min(values) <= 0:
         return None
-    if median(values[-shortest:]) <= _RISE * median(values[:shortest]):
+    if median(values[-shortest:]) <= FELT * median(values[:shortest]):
         return None  # most series end as they have begun
     logs = [math.log(value) for value in values]
     n, total, before = len(logs), sum(logs), 0.0
@@ -182,7 +193,7 @@ def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
     first, last = values[:best], sorted(values[best:])
     pairs = sum(len(last) - bisect_right(last, value) for value in first)
     order = 2 * pairs / (best * (n - best)) - 1
-    return Change(values, best, order) if order >= _NEARLY_ALL else None
+    return Change(values, best, order) if order >= NEARLY_ALL else None
 
 
 def find_sudden(values: Sequence[float], *, shown: float = -math.inf) -> Change | None:
@@ -197,17 +208,46 @@ def find_sudden(values: Sequence[float], *, shown: float = -math.inf) -> Change 
     Returns:
         None if there are too few, or they are not so far.
     """
-    if min(values[-_FEWEST_SUDDEN:], default=0.0) <= max(values[:-_MOST_SUDDEN], default=0.0):
+    if min(values[-_FEWEST_SUDDEN:], default=0.0) <= max(values[:-A_FEW], default=0.0):
         return None
-    for count in range(_MOST_SUDDEN, _FEWEST_SUDDEN - 1, -1):
+    for count in range(A_FEW, _FEWEST_SUDDEN - 1, -1):
         before, after = values[:-count], values[-count:]
-        if len(before) < _FEWEST_BEFORE:
+        if len(before) < FEWEST_BEFORE:
             continue
         middle, noise = median(before), spread(before)
         farthest = (1 + _BEYOND / count**2) * (max(*before, shown) - middle)
         if noise > _TINY and min(after) - middle > max(_EVIDENCE / count * noise, farthest):
             return Change(values, len(before), 1.0)
     return None
+
+
+class Fall(NamedTuple):
+    """Fall of a score that ends clearly below its best level.
+
+    Attributes:
+        place: Of the best level.
+        best: The best level.
+        last: The last one.
+        noise: Of the moves from value to value.
+    """
+
+    place: int
+    best: float
+    last: float
+    noise: float
+
+
+def find_fall(values: Sequence[float], *, part: float) -> Fall | None:
+    """Return the fall of a score by a part of its best level, far beyond its noise."""
+    n = len(values)
+    if n < SEVERAL:
+        return None
+    smooth = running_medians(values, A_FEW if n < MANY else max(FEWEST_SINCE, n // 8))
+    place = max(range(len(smooth)), key=smooth.__getitem__)
+    noise = spread([b - a for a, b in pairwise(values)])
+    found = Fall(place, smooth[place], smooth[-1], noise)
+    drop = found.best - found.last
+    return found if drop >= max(FAR * noise, LEAST_DIVISOR, part * abs(found.best)) else None
 
 
 def spread(values: Sequence[float]) -> float:

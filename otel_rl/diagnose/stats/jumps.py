@@ -11,17 +11,13 @@ from typing import NamedTuple
 
 from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.stats.changes import spread
+from otel_rl.diagnose.thresholds import FAR, FEWEST_VARYING, HALF, SIDE, START
 
 __all__ = ["Jump", "jump"]
 
-_JUMP = 4.0  # times the usual change between two steps
 # The same of a few last values: the farther the fewer, and more than the series ever moved.
 _FEW, _FAR_JUMP = (3, 2), 24.0
 _SURE = 40  # moves that tell their usual size
-_START = 8  # values: at first, rewards leap because the policy learns
-_SIDE = 5  # values of either level of a jump
-_FEWEST = 12  # values
-_MIXED = 0.5  # part of the range that a jump over several steps covers: learning may be as quick
 
 
 class Jump(NamedTuple):
@@ -50,13 +46,13 @@ def jump(track: Track, mixed: int = 0) -> Jump | None:
         track: Finite, in order of its steps.
         mixed: Most steps whose values may lie between the levels.
     """
-    if len(track.values) < _FEWEST:
+    if len(track.values) < FEWEST_VARYING:
         return None
-    scale, part = _scale(track.values), _MIXED * _range(track.values)
+    scale, part = _scale(track.values), HALF * _range(track.values)
     found = [
         one
         for width in range(mixed + 1)
-        for place in range(_START, len(track.values) - width - _SIDE + 1)
+        for place in range(START, len(track.values) - width - SIDE + 1)
         if not width or track.steps[place + width] - track.steps[place - 1] <= mixed + 1
         if (one := _at(track, scale, place, width, part if width else 0.0)) is not None
     ]
@@ -86,14 +82,14 @@ def _at(track: Track, scale: float, place: int, width: int, part: float) -> Jump
         part: The smallest jump that counts.
     """
     values, end = track.values, place + width
-    before, after = values[place - _SIDE : place], values[end : end + _SIDE]
-    drift = (_SIDE + width) * _drift(values, place, end)
+    before, after = values[place - SIDE : place], values[end : end + SIDE]
+    drift = (SIDE + width) * _drift(values, place, end)
     gap = max(
         min(after) - max(before) - max(0.0, drift), min(before) - max(after) + min(0.0, drift)
     )
     # The usual change of few values is uncertain: the levels have to be apart by more than
     # either scatters.
-    least = max(_JUMP * scale, max(before) - min(before), max(after) - min(after))
+    least = max(FAR * scale, max(before) - min(before), max(after) - min(after))
     if gap < max(least, part) or not _are_between(before, values[place:end], after):
         return None
     return Jump(gap / scale, track.steps[place], median(before), median(after))
@@ -106,7 +102,7 @@ def _are_between(before: Sequence[float], values: Sequence[float], after: Sequen
 
 def _drift(values: Sequence[float], place: int, end: int) -> float:
     """Return the mean move from value to value, without the levels of a jump."""
-    first, last = place - _SIDE, end + _SIDE - 1
+    first, last = place - SIDE, end + SIDE - 1
     moved = values[first] - values[0] + values[-1] - values[last]
     return moved / max(1, first + len(values) - 1 - last)
 

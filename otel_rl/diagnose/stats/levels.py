@@ -8,15 +8,20 @@ from statistics import fmean, median
 
 from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.stats.changes import Change, find_change, find_step, find_sudden, spread
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    FEWEST_BEFORE,
+    HALF,
+    IN_ORDER,
+    LARGE_PART,
+    LONGER,
+    LONGER_NOISE,
+    NEARLY_ALL,
+    SEVERAL,
+    SIDE,
+)
 
 __all__ = [
-    "IN_ORDER",
-    "IN_ORDER_OF_MANY",
-    "IN_ORDER_OF_STEPS",
-    "JUMP",
-    "LONGER",
-    "LONGER_NOISE",
-    "NOISE_OF_MANY",
     "LevelChange",
     "begun",
     "common_ratio",
@@ -28,47 +33,10 @@ __all__ = [
     "soon",
 ]
 
-LONGER = 1.5
-"""Times as long as before, from which on steps are slower."""
-
-LONGER_NOISE = 2.0
-"""The same in units of their noise, above the level before."""
-
-IN_ORDER = 0.7
-"""Order of a clear change: of all pairs of a value before and one since, the part that is in its
-direction, less the part that is against it."""
-
-IN_ORDER_OF_STEPS = 0.75
-"""The same of whole steps, of calls and of counts, which vary more than the work of one phase."""
-
-IN_ORDER_OF_MANY, NOISE_OF_MANY = 0.85, 3.0
-"""The same, and the size in units of the noise, of measures of which a run has many."""
-
-JUMP = 0.5
-"""Part of a change that comes at once, of one that is a jump and no slope."""
-
 _CHANCE = 0.002
 
-# A few values at either end cannot be less likely by chance, even if all are in order.
-_PERFECT = 0.95
-
-# Among many workers one reaches that by chance.
-_MANY, _PERFECT_OF_MANY = 8, 0.99
-
-# Fewest series that show a change of the whole machine, and the shortest work that it interrupts.
-_ENOUGH = 3
-_INTERRUPTED_S = 1e-3
-
-# A run begins slowly: compilation, cold caches, empty queues. That is no level to compare with.
-_START, _START_PART = 5, 0.1  # most values of it: this many, or this part of all
-_SLOW_START = 1.5  # times the values after it
-_AFTER_START = 10
-
-_LARGER = 1.5  # times a clear change
-
-_USUAL = 0.5  # part of the values before a rise that are not of it, at least
-
-_NEAR = 6  # values on either side of a change that tell a jump from a slope
+_MANY, _PERFECT_OF_MANY = 8, 0.99  # workers, of which one is nearly in order by chance
+_INTERRUPTED_S = 1e-3  # the shortest work that a busy machine interrupts
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +62,7 @@ class LevelChange:
         if self.is_sudden or not whole:
             return float(self.is_sudden)
         values, place = self.change.values, self.change.place
-        before, after = values[max(0, place - _NEAR) : place], values[place : place + _NEAR]
+        before, after = values[max(0, place - SEVERAL) : place], values[place : place + SEVERAL]
         return (median(after) - median(before)) / whole
 
     @property
@@ -115,7 +83,7 @@ class LevelChange:
     @property
     def is_clear(self) -> bool:
         """Return whether chance is unlikely, given the number of tested series."""
-        perfect = _PERFECT if self.among <= _MANY else _PERFECT_OF_MANY
+        perfect = NEARLY_ALL if self.among <= _MANY else _PERFECT_OF_MANY
         return self.change.chance < _CHANCE or abs(self.change.order) >= perfect
 
     def is_up(self, order: float) -> bool:
@@ -172,7 +140,7 @@ def _is_larger(change: Change, found: LevelChange) -> bool:
     if found.is_clear and change.order >= found.change.order > 0:
         return True
     more = change.after - change.before
-    return more >= (_LARGER if found.is_clear else 1.0) * (found.after - found.before)
+    return more >= (LONGER if found.is_clear else 1.0) * (found.after - found.before)
 
 
 def begun(track: Track, found: LevelChange) -> LevelChange:
@@ -182,7 +150,7 @@ def begun(track: Track, found: LevelChange) -> LevelChange:
     """
     track = track.finite()
     before = sorted(track.values[: found.change.place])
-    usual = before[int(_USUAL * (len(before) - 1))] + found.change.noise / 2
+    usual = before[int(HALF * (len(before) - 1))] + found.change.noise / 2
     place = found.change.place
     while place > 0 and track.values[place - 1] > usual:
         place -= 1
@@ -204,10 +172,10 @@ def levels(track: Track, *, shortest: int = 4, most: int = 3) -> Iterator[LevelC
 def settled(track: Track) -> Track:
     """Return the series without its first values, if these are far above those after them."""
     values = track.values
-    most = max(_START, int(_START_PART * len(values)))
-    if len(values) < most + _AFTER_START:
+    most = max(SIDE, int(LARGE_PART * len(values)))
+    if len(values) < most + FEWEST_BEFORE:
         return track
-    slow = _SLOW_START * median(values[most : most + _AFTER_START])
+    slow = LONGER * median(values[most : most + FEWEST_BEFORE])
     begun = max((place + 1 for place in range(most) if values[place] > slow), default=0)
     return Track(track.steps[begun:], track.times_s[begun:], values[begun:]) if begun else track
 
@@ -224,9 +192,7 @@ def smoothed(track: Track, width: int = 3) -> Track:
 def medians(track: Track, step: int, *, shortest: int = 1) -> tuple[float, float] | None:
     """Return the medians before ``step`` and from it on; None with too few on either side."""
     track = track.finite()
-    columns = list(zip(track.steps, track.values, strict=True))
-    before = [value for at, value in columns if at < step]
-    after = [value for at, value in columns if at >= step]
+    before, after = track.before(step), track.since(step)
     if min(len(before), len(after)) < shortest:
         return None
     return median(before), median(after)
@@ -243,6 +209,6 @@ def common_ratio(tracks: Sequence[Track], step: int) -> float:
     """
     levels = [found for one in tracks if (found := medians(one, step, shortest=2)) is not None]
     ratios = [after / before for before, after in levels if min(before, after) >= _INTERRUPTED_S]
-    if len(ratios) < _ENOUGH or median(ratios) <= 1:
+    if len(ratios) < A_FEW or median(ratios) <= 1:
         return 1.0
     return median(ratios) * exp(spread([log(ratio) for ratio in ratios]))

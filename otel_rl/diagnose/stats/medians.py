@@ -1,23 +1,18 @@
 """Values of each of many workers relative to the median of all, in each step."""
 
 from array import array
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, MutableSequence
+from collections.abc import Mapping, MutableSequence
 from dataclasses import dataclass, field
 from math import log
 from statistics import median
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.history.track import Track
 from otel_rl.diagnose.stats.changes import spread
-from otel_rl.diagnose.stats.growth import Growth, begin_of
+from otel_rl.diagnose.thresholds import FEWEST_PEERS
 
-__all__ = ["Ratios", "ToMedian", "to_median"]
-
-_FEWEST: Final = 3  # workers with a value in a step
-_BYTES: Final = 32  # of a value of a worker
+__all__ = ["Ratios", "ToMedian"]
 
 
 class _Usual(NamedTuple):
@@ -58,13 +53,6 @@ class Ratios:
         self.values.append(value / middle)
         self._usual = None
 
-    def cut_from(self, first: int) -> None:
-        """Remove the values of these steps."""
-        place = bisect_left(self.steps, first)
-        for column in (self.steps, self.medians, self.own, self.values):
-            del column[place:]
-        self._usual = None
-
     @property
     def usual(self) -> _Usual:
         """Return the summary; there is a value."""
@@ -75,60 +63,26 @@ class Ratios:
 
 
 class ToMedian:
-    """Positive values of workers with the same work."""
+    """Positive values of workers with the same work.
 
-    def __init__(self) -> None:
-        self._growth = Growth()
-        self._steps: MutableSequence[int] = array("q")
-        self._of: dict[str, Ratios] = defaultdict(Ratios)
+    Args:
+        tracks: By worker.
+        begin: First step that counts.
+    """
 
-    @property
-    def steps(self) -> int:
-        """Return the number of steps with a value."""
-        return len(self._steps)
-
-    def follow(self, tracks: Mapping[str, Track], begin: int) -> None:
-        """Go on with the same series, which may have grown, or may be put in order.
-
-        Args:
-            tracks: By worker.
-            begin: First step that counts.
-        """
-        first = self._growth.first_new(tracks)
-        if first is not None:
-            self._take(tracks, max(first, begin))
-
-    def _take(self, tracks: Mapping[str, Track], first: int) -> None:
-        del self._steps[bisect_left(self._steps, first) :]
-        for one in self._of.values():
-            if one.steps and one.steps[-1] >= first:
-                one.cut_from(first)
+    def __init__(self, tracks: Mapping[str, Track], begin: int) -> None:
         of_step: dict[int, list[tuple[str, float]]] = defaultdict(list)
         for worker, track in tracks.items():
-            begin = begin_of(track, first)
-            for step, value in zip(track.steps[begin:], track.values[begin:], strict=True):
-                if value > 0:
+            for step, value in zip(track.steps, track.values, strict=True):
+                if step >= begin and value > 0:
                     of_step[step].append((worker, value))
+        self.steps = len(of_step)
+        """Number of steps with a value."""
+        found: dict[str, Ratios] = defaultdict(Ratios)
         for step, some in sorted(of_step.items()):
-            self._steps.append(step)
-            if len(some) >= _FEWEST:
+            if len(some) >= FEWEST_PEERS:
                 middle = median([value for _, value in some])
                 for worker, value in some:
-                    self._of[worker].add(step, middle, value)
-
-    def of_workers(self, tracks: Mapping[str, Track]) -> Iterator[tuple[str, Ratios]]:
-        """Yield those that have values, in the order of the series."""
-        for worker in tracks:
-            if worker in self._of and self._of[worker].steps:
-                yield worker, self._of[worker]
-
-    def memory_bytes(self) -> int:
-        """Return the memory of what is kept."""
-        return _BYTES * sum(len(one.steps) for one in self._of.values())
-
-
-def to_median(history: RunHistory, place: PhaseKey, begin: int) -> ToMedian:
-    """Return the values of a phase since a step, as far as they are known from earlier looks."""
-    found = history.derived(ToMedian, place)
-    found.follow(history.spans[place], begin)
-    return found
+                    found[worker].add(step, middle, value)
+        self.of_workers = {worker: found[worker] for worker in tracks if worker in found}
+        """Those that have values, in the order of the series."""

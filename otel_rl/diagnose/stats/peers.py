@@ -13,17 +13,13 @@ from collections.abc import Mapping
 from math import exp, fsum, inf, log
 from operator import neg
 from statistics import fmean
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.history.track import Track
-from otel_rl.diagnose.stats.growth import ALL, Growth, begin_of, cut_from
+from otel_rl.diagnose.thresholds import A_FEW
 
 __all__ = ["Peers", "peers_of", "turn_length"]
-
-
-_BEFORE: Final = 3  # steps, or turns, in one of which peers have a value
-_BYTES_OF_SUM: Final = 200  # and its place in a dictionary
 
 
 class _Sum(NamedTuple):
@@ -43,43 +39,25 @@ class Peers:
         turn: Steps that are compared as one, see ``turn_length``.
     """
 
-    def __init__(self, tracks: Mapping[str, Track] = {}, turn: int = 1) -> None:
-        self._growth = Growth()
-        self._width = turn
-        self._sums: dict[int, _Sum] = {}
-        self._relative: dict[str, Track] = {}
-        self._stale: dict[str, int] = {}
-        self.follow(tracks, turn)
-
-    def follow(self, tracks: Mapping[str, Track], turn: int = 1) -> None:
-        """Go on with the same series, which may have grown, or may be put in order."""
-        first = self._growth.first_new(tracks)
-        if first == ALL or turn != self._width:
-            self._sums, self._relative, first = {}, {}, ALL
+    def __init__(self, tracks: Mapping[str, Track], turn: int = 1) -> None:
         self._tracks, self._width = tracks, turn
-        if first is not None:
-            self._take(first if first == ALL else first // turn * turn)
-
-    def _take(self, first: int) -> None:
+        self._relative: dict[str, Track] = {}
         of_part: dict[int, list[float]] = defaultdict(list)
-        for worker, track in self._tracks.items():
-            logs = _logs(track, first)
-            if logs.steps:
-                _add_parts(of_part, logs, self._width)
-                self._stale[worker] = min(first, self._stale.get(worker, first))
-        self._sums.update({part: _sum(logs) for part, logs in of_part.items()})
+        for track in tracks.values():
+            _add_parts(of_part, _logs(track), turn)
+        self._sums = {part: _sum(logs) for part, logs in of_part.items()}
 
     def relative(self, worker: str) -> Track:
         """Return the worker's values relative to the geometric mean of its peers', in common steps.
 
-        Of several values of a step, the geometric mean counts. Valid until the next ``follow``.
+        Of several values of a step, the geometric mean counts.
         """
-        relative = self._relative.setdefault(worker, Track())
-        first = self._stale.pop(worker, None)
-        if first is None:
-            return relative
-        cut_from(relative, first)
-        logs = _logs(self._tracks[worker], first)
+        if worker not in self._relative:
+            self._relative[worker] = self._to_peers(worker)
+        return self._relative[worker]
+
+    def _to_peers(self, worker: str) -> Track:
+        relative, logs = Track(), _logs(self._tracks[worker])
         of_step = _parts(logs, 1)
         of_part = of_step if self._width == 1 else _parts(logs, self._width)
         for step in sorted(of_step):
@@ -95,7 +73,7 @@ class Peers:
     def _peers_before(self, worker: str, part: int) -> float | None:
         """Return the peers' mean in the last part with theirs, unless the worker has one in it."""
         steps, width = self._tracks[worker].steps, self._width
-        for before in range(part - 1, part - 1 - _BEFORE, -1):
+        for before in range(part - 1, part - 1 - A_FEW, -1):
             own = bisect_left(steps, before * width)
             if own < len(steps) and steps[own] < (before + 1) * width:
                 return None
@@ -103,18 +81,11 @@ class Peers:
                 return _mean_without(self._sums[before], [])
         return None
 
-    def memory_bytes(self) -> int:
-        """Return the memory of what is kept."""
-        return len(self._sums) * _BYTES_OF_SUM + sum(
-            track.memory_bytes() for track in self._relative.values()
-        )
-
 
 def peers_of(history: RunHistory, place: PhaseKey) -> Peers:
-    """Return the values of a phase, as far as they are known from earlier looks."""
-    peers, tracks = history.derived(Peers, place), history.spans[place]
-    peers.follow(tracks, turn_length(tracks))
-    return peers
+    """Return the values of a phase."""
+    tracks = history.spans[place]
+    return history.once("peers", place, lambda: Peers(tracks, turn_length(tracks)))
 
 
 def turn_length(tracks: Mapping[str, Track]) -> int:
@@ -128,10 +99,10 @@ def turn_length(tracks: Mapping[str, Track]) -> int:
     return max(1, round(present / max(1, sum(map(len, each)))))
 
 
-def _logs(track: Track, first: int) -> Track:
-    """Return the logarithms of the positive values since a step."""
-    logs, begin = Track(), begin_of(track, first)
-    for step, value in zip(track.steps[begin:], track.values[begin:], strict=True):
+def _logs(track: Track) -> Track:
+    """Return the logarithms of the positive values."""
+    logs = Track()
+    for step, value in zip(track.steps, track.values, strict=True):
         if value > 0:
             logs.add(step, 0.0, log(value))
     return logs

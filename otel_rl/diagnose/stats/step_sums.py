@@ -5,47 +5,16 @@ one step to that of the next is off by as much, and their own durations are not.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 from statistics import median
 from typing import Final
 
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.history.timings import is_step
 from otel_rl.diagnose.history.track import Track
-from otel_rl.diagnose.stats.growth import Growth, begin_of, cut_from
 
 __all__ = ["step_sums"]
 
 _ALL: Final = (0.8, 1.25)  # range of the sum over the time from step to step, if it is all of it
-
-
-class _Sums:
-    """Sums of series that grow."""
-
-    def __init__(self) -> None:
-        self._growth = Growth()
-        self._sums = Track()
-
-    def of(self, means: Mapping[str, Track], counts: Mapping[str, Track]) -> Track:
-        """Return the sum of all parts in each step. Valid until the next time."""
-        first = self._growth.first_new(means)
-        if first is not None:
-            cut_from(self._sums, first)
-            of_step: dict[int, float] = defaultdict(float)
-            for name, track in means.items():
-                begin = begin_of(track, first)
-                numbers = counts[name].values[begin:]
-                for step, mean_s, number in zip(
-                    track.steps[begin:], track.values[begin:], numbers, strict=True
-                ):
-                    of_step[step] += mean_s * number
-            for step, seconds in sorted(of_step.items()):
-                self._sums.add(step, 0.0, seconds)
-        return self._sums
-
-    def memory_bytes(self) -> int:
-        """Return the memory of what is kept."""
-        return self._sums.memory_bytes()
 
 
 def step_sums(history: RunHistory, usual_s: float) -> Track:
@@ -66,12 +35,12 @@ def step_sums(history: RunHistory, usual_s: float) -> Track:
         return Track()
     worker, ended = max(whole.items(), key=lambda one: len(one[1].steps))
     parts = [place for place, of in history.spans.items() if worker in of]
-    sums = history.derived(_Sums, worker).of(
-        {str(place): history.spans[place][worker] for place in parts},
-        {str(place): history.counts[place][worker] for place in parts},
-    )
+    sums: dict[int, float] = defaultdict(float)
+    for place in parts:
+        for step, seconds in history.seconds_of(place, worker).items():
+            sums[step] += seconds
     found, known = Track(), {*ended.steps}
-    for step, seconds in zip(sums.steps, sums.values, strict=True):
+    for step, seconds in sorted(sums.items()):
         if step in known:
             found.add(step, 0.0, seconds)
     is_all = found.values and _ALL[0] * usual_s <= median(found.values) <= _ALL[1] * usual_s

@@ -12,14 +12,12 @@ from typing import NamedTuple
 
 from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.stats.changes import least_noise
+from otel_rl.diagnose.thresholds import FEWEST_BEFORE, NOISE_OF_MANY, SEVERAL
 
 __all__ = ["TrendDeparture", "TrendWindow", "beyond_trend", "departure", "heading"]
 
-_FEWEST_BEFORE = 10
-_FEWEST_AFTER = 6
 
 _LONGEST_BEND = 20
-_OFF_NOISE = 3.0
 _ROUNDING = 1e-9  # of the values: a line through equal ones is off by the last digits
 
 # Last values that leave a trend, all together in units of its noise, each, and steps they go on.
@@ -78,14 +76,14 @@ def departure(track: Track) -> TrendDeparture | None:
         track: Finite, in order of its steps.
     """
     values, n = track.values, len(track.values)
-    if n < _FEWEST_BEFORE + _FEWEST_AFTER:
+    if n < FEWEST_BEFORE + SEVERAL:
         return None
     is_positive = min(values) > 0
     # On a logarithmic scale if possible: a collapse ends in a flat line near 0.
     scaled = [math.log(value) for value in values] if is_positive else values
     lines = _Lines(scaled)
     place = min(
-        range(_FEWEST_BEFORE, n - _FEWEST_AFTER + 1),
+        range(FEWEST_BEFORE, n - SEVERAL + 1),
         key=lambda cut: lines.through(0, cut).missed + lines.through(cut, n).missed,
     )
     begun = _begun(lines, scaled, place)
@@ -103,10 +101,7 @@ def departure(track: Track) -> TrendDeparture | None:
         track.steps[begun],
         straight.at(place - 1),
         median(values[(place + n) // 2 :]),
-        tuple(
-            window(first, first + _FEWEST_AFTER)
-            for first in range(place, n - _FEWEST_AFTER + 1, _FEWEST_AFTER)
-        ),
+        tuple(window(first, first + SEVERAL) for first in range(place, n - SEVERAL + 1, SEVERAL)),
         parted < 0.5 * lines.through(0, n).missed,
     )
 
@@ -123,12 +118,12 @@ def heading(track: Track, *, times: float, is_up: bool) -> TrendDeparture | None
         is_up: Whether it rises.
     """
     values = track.values
-    if len(values) < _FEWEST_BEFORE + _TWO or min(values) <= 0:
+    if len(values) < FEWEST_BEFORE + _TWO or min(values) <= 0:
         return None
     lines = _Lines([math.log(value) for value in values])
     counts = _HEADING if is_up else (*_HEADING, _TWO)
     for place in (len(values) - count for count in counts):
-        if place >= _FEWEST_BEFORE and _is_heading(values, lines, place, times, is_up=is_up):
+        if place >= FEWEST_BEFORE and _is_heading(values, lines, place, times, is_up=is_up):
             before, after = values[place - 1], values[-1]
             return TrendDeparture(track.steps[place], before, after, (), is_sure=True)
     return None
@@ -167,19 +162,19 @@ def _begun(lines: "_Lines", values: Sequence[float], place: int) -> int:
 
     From it on all values are off the trend before it, in the direction of those that follow.
     """
-    end = min(len(values), place + _FEWEST_AFTER)
+    end = min(len(values), place + SEVERAL)
     is_up = median(values[place:end]) > lines.through(0, place).at(place)
     rounding = _ROUNDING * max(map(abs, values))
-    for first in range(max(_FEWEST_BEFORE, place - _LONGEST_BEND), place):
+    for first in range(max(FEWEST_BEFORE, place - _LONGEST_BEND), place):
         line = lines.through(0, first)
-        least = _OFF_NOISE * math.sqrt(line.missed / first) + rounding
+        least = NOISE_OF_MANY * math.sqrt(line.missed / first) + rounding
         off = (values[at] - line.at(at) for at in range(first, place))
         if all((one if is_up else -one) > least for one in off):
             return first
     return place
 
 
-def beyond_trend(track: Track, step: int, *, fewest: int = _FEWEST_AFTER) -> float | None:
+def beyond_trend(track: Track, step: int, *, fewest: int = SEVERAL) -> float | None:
     """Return how far the values since a step are above the trend before it, in units of its noise.
 
     Far from the values before it a trend is uncertain, and counts as noise.
@@ -188,7 +183,7 @@ def beyond_trend(track: Track, step: int, *, fewest: int = _FEWEST_AFTER) -> flo
     """
     place = next((place for place, at in enumerate(track.steps) if at >= step), len(track.steps))
     n = len(track.values)
-    if place < _FEWEST_BEFORE or n - place < fewest:
+    if place < FEWEST_BEFORE or n - place < fewest:
         return None
     line = _Lines(track.values).through(0, place)
     since = (place + n) // 2

@@ -32,9 +32,7 @@ def run(step_s: Series = STEP, **phases: Series) -> RunHistory:
 def straggler(before: float = 0.5, after: float = 1.5) -> Cause:
     worker = f"trainer/{PEERS - 1}"
     evidence = [Evidence("time of one train", "phase/trainer/train", worker, before, after, "s")]
-    return Cause(
-        Kind.STRAGGLER, 0.9, "slow", "trainer", worker, "train", since=AT, evidence=evidence
-    )
+    return Cause(Kind.STRAGGLER, "slow", "trainer", worker, "train", since=AT, evidence=evidence)
 
 
 def known(history: RunHistory, cause: Cause, *, is_only: bool = False) -> Cost:
@@ -82,14 +80,14 @@ def test_work_that_no_step_waits_for_costs_nothing() -> None:
 def test_a_fault_without_a_phase_costs_what_steps_are_longer_if_it_is_the_only_one(
     *, is_only: bool, is_told: bool
 ) -> None:
-    cause = Cause(Kind.THROTTLED, 0.9, "throttled", "trainer", "trainer/1", since=AT)
+    cause = Cause(Kind.THROTTLED, "throttled", "trainer", "trainer/1", since=AT)
     found = cost_of(run(train=lambda _: 0.5), cause, is_only=is_only)
     assert (found is not None) is is_told
     assert found is None or found.without_s == pytest.approx(1.0)
 
 
 def test_a_fault_of_the_learning_costs_no_time() -> None:
-    cause = Cause(Kind.NAN, 0.9, "NaN", "trainer", "trainer/1", since=AT)
+    cause = Cause(Kind.NAN, "NaN", "trainer", "trainer/1", since=AT)
     assert cost_of(run(train=TRAIN), cause, is_only=True) is None
 
 
@@ -100,7 +98,7 @@ def test_a_slow_replica_that_no_step_waits_for_loses_its_own_time() -> None:
 
 def test_what_makes_steps_longer_comes_before_what_a_buffer_hides() -> None:
     history = run(train=TRAIN, other=changed(0.1, 0.2))
-    hidden = replace(straggler(0.1, 0.1), worker="trainer/0", phase="other", score=1.0)
+    hidden = replace(straggler(0.1, 0.1), worker="trainer/0", phase="other", strength=1.0)
     first, second = ranked_by_cost(history, [hidden, straggler()])
     assert (first.phase, second.phase) == ("train", "other")
     assert "time lost so far" in first.words

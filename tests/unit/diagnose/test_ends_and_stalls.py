@@ -263,15 +263,15 @@ def test_who_has_left_had_no_turn_after_that() -> None:
 
 
 def test_thrown_away_samples_explain_who_waits_for_samples() -> None:
-    evicts = Cause(Kind.EVICTION, 0.72, "", role="replay_buffer", since=30)
-    waits = Cause(Kind.STARVATION, 0.66, "", role="trainer", since=30)
+    evicts = Cause(Kind.EVICTION, "", role="replay_buffer", since=30)
+    waits = Cause(Kind.STARVATION, "", role="trainer", since=30)
     assert list(unexplained([evicts, waits])) == [evicts]
 
 
 @pytest.mark.parametrize(("since", "is_told"), [(21, False), (42, True)])
 def test_a_nan_explains_slower_work_only_if_it_is_slower_at_once(since: int, is_told: bool) -> None:
-    nan = Cause(Kind.NAN, 0.99, "", role="trainer", worker="trainer/1", since=19)
-    slow = Cause(Kind.SLOW_REWARD, 0.6, "", role="env", since=since)
+    nan = Cause(Kind.NAN, "", role="trainer", worker="trainer/1", since=19)
+    slow = Cause(Kind.SLOW_REWARD, "", role="env", since=since)
     assert (slow in unexplained([nan, slow])) is is_told
 
 

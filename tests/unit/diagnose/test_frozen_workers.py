@@ -311,8 +311,8 @@ def test_peers_that_wait_for_a_straggler_in_their_backward_pass_are_no_second_ca
         ]
 
     slow = of("forward", RANKS[1:2], 0.13, slower_s)
-    straggler = Cause(Kind.STRAGGLER, 0.7, "", "trainer", RANKS[1], "forward", 53, evidence=slow)
+    straggler = Cause(Kind.STRAGGLER, "", "trainer", RANKS[1], "forward", 53, evidence=slow)
     victims = of("backward", (RANKS[0], RANKS[2]), 0.04, 0.23)
-    waits = Cause(Kind.SLOW_TRAINING, 0.9, "", "trainer", None, "backward", 55, evidence=victims)
+    waits = Cause(Kind.SLOW_TRAINING, "", "trainer", None, "backward", 55, evidence=victims)
     found = [*unexplained([waits, straggler])]
     assert ([straggler] == found) == is_named_alone

@@ -13,8 +13,8 @@ COMPILES = "torch/_dynamo/convert_frame.py:1105 in ConvertFrame.__call__"
 def standing(frame: str, *, age_s: float = 40.0, step: int | None = 30, more: int = 0) -> Diagnosis:
     """A trainer that is in a step for so long, and calls this, the innermost of three."""
     age = Evidence("age of train", "worker/phase/age/train", "trainer/0", None, age_s, "s")
-    stall = Cause(Kind.STALL, 0.96, "stands", "trainer", "trainer/0", "train", 30, evidence=[age])
-    others = [Cause(Kind.NAN, 0.9, "NaN", "trainer", "trainer/0")] * more
+    stall = Cause(Kind.STALL, "stands", "trainer", "trainer/0", "train", 30, evidence=[age])
+    others = [Cause(Kind.NAN, "NaN", "trainer", "trainer/0")] * more
     report = Diagnosis(0, 30, Verdict.CAUSE, [stall, *others], [], None)
     return with_places(report, {"trainer/0": Place("node-7", 42, [frame, *OUTER], step=step)})
 
@@ -76,7 +76,7 @@ def test_other_causes_stay_beside_a_save() -> None:
 def test_the_stack_of_a_worker_that_went_on_tells_nothing_of_when_it_was_frozen(frame: str) -> None:
     silent = Evidence("time without a report", None, "trainer/0", None, 40.0, "s")
     frozen = Cause(
-        Kind.STALL, 0.9, "frozen", "trainer", "trainer/0", since=30, until=31, evidence=[silent]
+        Kind.STALL, "frozen", "trainer", "trainer/0", since=30, until=31, evidence=[silent]
     )
     report = Diagnosis(0, 90, Verdict.CAUSE, [frozen], [], None)
     place = Place("node-7", 42, [frame, *OUTER], step=90)
@@ -92,9 +92,7 @@ def test_the_stack_of_a_worker_is_of_its_own_step_though_others_are_further(
         Evidence("age of train", "worker/phase/age/train", "trainer/0", None, 40.0, "s"),
         Evidence("step", "worker/step/number", "trainer/0", None, own),
     ]
-    stall = Cause(
-        Kind.STALL, 0.96, "stands", "trainer", "trainer/0", "train", 30, evidence=evidence
-    )
+    stall = Cause(Kind.STALL, "stands", "trainer", "trainer/0", "train", 30, evidence=evidence)
     report = Diagnosis(0, 30, Verdict.CAUSE, [stall], [], None)
     place = Place("node-7", 42, ["model.py:80 in forward", *OUTER], step=step)
     (found,) = with_places(report, {"trainer/0": place}).causes

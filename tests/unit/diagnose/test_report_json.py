@@ -24,7 +24,7 @@ def report(*causes: Cause) -> Diagnosis:
 
 def stall() -> Cause:
     age = Evidence("age of train", None, "trainer/1", None, 95.0, "s")
-    return Cause(Kind.STALL, 0.9, "stands", "trainer", "trainer/1", "train", 5, evidence=[age])
+    return Cause(Kind.STALL, "stands", "trainer", "trainer/1", "train", 5, evidence=[age])
 
 
 def checked(found: object) -> Any:
@@ -68,7 +68,7 @@ def test_the_schema_refuses_another_kind_and_a_missing_field() -> None:
 def test_each_kind_tells_the_comparison_and_the_next_look(
     kind: Kind, worker: str | None, since: int | None
 ) -> None:
-    cause = Cause(kind, 0.9, "words", "trainer", worker, "train", since)
+    cause = Cause(kind, "words", "trainer", worker, "train", since)
     (found,) = as_json(report(cause))["causes"]
     assert found["compared_with"]
     assert found["next"]
@@ -83,7 +83,7 @@ def test_the_amount_is_of_the_first_evidence_with_levels() -> None:
         Evidence("odd", None, None, 1.0, math.nan),
         Evidence("time", None, None, 2.0, 5.0, "s"),
     ]
-    (found,) = as_json(report(Cause(Kind.STRAGGLER, 0.9, "w", evidence=evidence)))["causes"]
+    (found,) = as_json(report(Cause(Kind.STRAGGLER, "w", evidence=evidence)))["causes"]
     assert found["amount"] == {"before": 2.0, "after": 5.0, "ratio": 2.5, "unit": "s"}
 
 
@@ -100,7 +100,7 @@ def test_the_place_of_a_standing_worker_is_in_its_words_and_fields() -> None:
 
 
 def test_a_slow_worker_has_a_host_and_no_stack() -> None:
-    cause = Cause(Kind.STRAGGLER, 0.9, "slow", "trainer", "trainer/1")
+    cause = Cause(Kind.STRAGGLER, "slow", "trainer", "trainer/1")
     (found,) = as_json(
         with_places(report(cause), {"trainer/1": Place("node-7", 1, ["a.py:1 in f"])})
     )["causes"]

@@ -62,7 +62,6 @@ def test_what_is_over_explains_nothing_that_has_begun_and_lasts(
 ) -> None:
     slow = Cause(
         Kind.SLOW_GENERATION,
-        0.8,
         "slow",
         role="generator",
         since=5,
@@ -71,7 +70,6 @@ def test_what_is_over_explains_nothing_that_has_begun_and_lasts(
     )
     starved = Cause(
         Kind.STARVATION,
-        0.7,
         "starved",
         role="trainer",
         since=AT,

@@ -23,7 +23,7 @@ def all_is_well(history: RunHistory, /, *, passed: bool, silent_s: float) -> Dia
 
 
 def always_a_crash(history: RunHistory, /, *, passed: bool, silent_s: float) -> Diagnosis:
-    crash = Cause(Kind.CRASH, 1.0, "crash", role="nobody", worker="nobody/0")
+    crash = Cause(Kind.CRASH, "crash", role="nobody", worker="nobody/0")
     return Diagnosis(history.first, history.last, Verdict.CAUSE, [crash], [], None)
 
 
