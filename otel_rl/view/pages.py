@@ -352,6 +352,6 @@ def _step(query: Mapping[str, str], name: str) -> int | None:
 
 @lru_cache(maxsize=1)
 def _plotly() -> bytes:
-    from plotly.offline import get_plotlyjs  # half a second, and of no use to most commands
+    from plotly.offline import get_plotlyjs  # of no use to most commands
 
-    return gzip.compress(get_plotlyjs().encode(), compresslevel=6)
+    return gzip.compress(get_plotlyjs().encode(), compresslevel=1)
