@@ -144,21 +144,22 @@ class Pages:
         except (OtelRLError, sqlite3.Error) as exc:
             status, body = 503, _encoded({"error": shown(str(exc))})
         except Exception as exc:  # noqa: BLE001  # other parts of the page can still be read
-            status, body = 500, _encoded({"error": self._unforeseen(question, exc)})
+            return self.failed(question, exc)
         if len(body) < _COMPRESSED_FROM:
             return Answer(status, body)
         return Answer(status, gzip.compress(body, compresslevel=1), encoding="gzip")
 
-    def _unforeseen(self, question: Question, exc: Exception) -> str:
-        """Log a mistake of our own, once a minute. Returns what a reader is told."""
+    def failed(self, question: Question, exc: Exception) -> Answer:
+        """Log a mistake of our own, once a minute. Returns what its asker is told."""
         now_ns = self._clock_ns()
         if self._logged_ns is None or abs(now_ns - self._logged_ns) >= _LOG_EVERY_NS:
             self._logged_ns = now_ns
             _log.error("The page could not answer %s", shown(question.path), exc_info=exc)
-        return (
+        words = (
             f"This part of the page failed ({type(exc).__name__}), which is a mistake of otel_rl. "
             "Report it with the traceback that is in the log of this server."
         )
+        return Answer(500, _encoded({"error": words}))
 
     def _found(self, question: Question) -> Any:
         parts = question.path.split("/")

@@ -202,7 +202,7 @@
     pick.current = onpick;
     const draw = (plot) => {
       const { plain } = otelRl;
-      const { colorOf, bad, grid, quiet, path: pathColor } = otelRl.charts;
+      const { colorOf, palette, bad, grid, quiet, path: pathColor } = otelRl.charts;
       const { spans, lanes, path, links, steps } = shown;
       const others = lanes.map((lane) => (accused && lane.name !== accused ? 0.4 : 1)); // of the opacity
       const tops = [];
@@ -248,7 +248,7 @@
           if (to === picked) { uses.x.push(span.start + span.seconds, spans[from].start, null); uses.y.push(yOf(span), yOf(spans[from]), null); }
         }
       }
-      traces.push({ type: "scatter", mode: "lines", name: "uses", ...uses, line: { color: quiet, width: 1.2, dash: "dot" }, hoverinfo: "skip" });
+      traces.push({ type: "scatter", mode: "lines", name: "uses", ...uses, line: { color: palette[0], width: 1.8, dash: "dot" }, hoverinfo: "skip" });
       const shapes = steps.map((step) => ({ type: "line", xref: "x", yref: "paper", x0: step.start, x1: step.start, y0: 0, y1: 1, line: { width: 1, dash: "dot", color: quiet } }));
       for (const [place, lane] of lanes.entries()) {
         if (place) shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: tops[place] - 0.45, y1: tops[place] - 0.45, line: { width: 1, color: grid } });
