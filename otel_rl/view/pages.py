@@ -125,6 +125,7 @@ class Pages:
             "log": self._log,
             "health": self._health,
             "environment": lambda found, _query: environment(found.run.description),
+            "before": self._before,
         }
 
     def close(self) -> None:
@@ -324,6 +325,19 @@ class Pages:
     def _log(self, found: Found, query: Mapping[str, str]) -> Any:
         at_ms = float(query["at"]) if query.get("at") else None
         return log(found, LogWanted(query.get("worker", ""), query.get("search", ""), at_ms))
+
+    def _before(self, found: Found, _query: Mapping[str, str]) -> Any:
+        """Return name and settings of the run before in the experiment; None for the first."""
+        of, begun_ns = found.run.key.experiment, found.run.begun_ns
+        runs = (one for one in self._journals.runs()[0] if one.run.key.experiment == of)
+        earlier = (one for one in runs if one.run.begun_ns < begun_ns)
+        before = max(earlier, key=lambda one: one.run.begun_ns, default=None)
+        if before is None:
+            return None
+        return {
+            "name": label(str(before.run.key)),
+            "environment": environment(before.run.description),
+        }
 
     def _health(self, found: Found, _query: Mapping[str, str]) -> Any:
         progress = self._journals.read(found)

@@ -628,6 +628,8 @@ def test_a_report_has_the_steps_of_the_fault_the_settings_and_the_log(
     console = [("trainer/1", "stderr", "CUDA error"), ("trainer/2", "stdout", "slow today")]
     slow = LookedAt(steps=60, slow=2, slow_from=31, has_spans=True, config={"lr": 0.5})
     write_run(tmp_path, replace(slow, console=console))
+    before = LookedAt(ExperimentKey(GRPO.experiment, "0"), config={"lr": 2.0, "seed": 1})
+    write_run(tmp_path, before, now_ns=T0 - 1_000 * S)
     pages = Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0 + S)
     path = tmp_path / "report.html"
     path.write_text(report_html(pages, run_id(GRPO.experiment, GRPO.trial)), encoding="utf-8")
@@ -638,6 +640,22 @@ def test_a_report_has_the_steps_of_the_fault_the_settings_and_the_log(
     headings = browser.get("[...document.querySelectorAll('.change h3')].map((of) => of.innerText)")
     assert "step 31" in headings[1]
     assert "lr" in browser.get("document.querySelector('#provenance').textContent")
+    cells = "[...row.cells].map((cell) => cell.innerText)"
+    rows = f"[...document.querySelectorAll('#differences tr')].map((row) => {cells})"
+    assert browser.get(rows) == [
+        ["key", "this run", f"{GRPO.experiment}/0"],
+        ["lr", "0.5", "2.0"],
+        ["seed", "–", "1"],
+    ]
+    browser.wait("document.querySelector('[data-panel]')?.data?.length > 0")
+    browser.do(
+        "otelRl.saving.download = (name, url) => { window.saved = decodeURIComponent(url); };"
+        "document.querySelector('[aria-label^=csv]').click()"
+    )
+    browser.wait("window.saved !== undefined")
+    lines = browser.get("saved").partition(",")[2].splitlines()
+    assert lines[:2] == ["step,line,value", "1,trainer/reward/mean,0"]
+    assert len(lines) == 61
     browser.press("5")
     browser.wait("document.body.dataset.ready === 'log'")
     lines = browser.get("document.querySelector('#lines').innerText")

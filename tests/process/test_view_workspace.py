@@ -348,6 +348,36 @@ def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(
         assert browser.complaints() == []
 
 
+def test_charts_have_their_difference_to_a_baseline_that_one_click_chooses(
+    viewed: tuple[str, Browser], tmp_path: Path
+) -> None:
+    _, browser = viewed
+    base, better = ExperimentKey("sweep", "base"), ExperimentKey("sweep", "better")
+    write_run(tmp_path / "data", LookedAt(base, steps=40))
+    write_run(tmp_path / "data", LookedAt(better, steps=60, level=0.5))
+    of = run_id(*base[:2])
+    with served(tmp_path / "data") as url:
+        browser.open(url, "runs")
+        browser.do(f"document.querySelector('[data-run={json.dumps(of)}] .base').click()")
+        browser.open(f"{url}#/run/{run_id(*better[:2])}/overview", "overview")
+        chart = f"{PANELS}[0]"
+        browser.wait(f"{chart}?.data?.length === 2")
+        names = browser.get(f"{chart}.data.map((one) => [one.name, one.line.dash, one.x.length])")
+        assert names == [["trainer/reward/mean", "solid", 60], ["sweep/base", "dash", 40]]
+        more = "document.querySelector('.more-than').textContent"
+        browser.wait(f"{more} === '+0.5'")
+        browser.do("document.querySelector('#diff').click()")
+        browser.wait(f"{chart}.data.length === 1 && {chart}.data[0].x.length === 40")
+        assert browser.get(f"{chart}.data[0].y") == pytest.approx([0.5] * 40)
+        browser.do("localStorage.clear()")
+        browser.wait(f"location.hash.includes('base={of}') && location.hash.includes('diff=1')")
+        browser.do("location.reload()")  # a link shows the same
+        browser.wait(f"{chart}?.data?.[0].x.length === 40")
+        browser.do("document.querySelector('#base').click()")
+        browser.wait(f"{chart}.data.length === 1 && {chart}.data[0].x.length === 60")
+        assert browser.complaints() == []
+
+
 def test_of_three_hundred_keys_only_what_is_seen_is_asked_for_and_drawn(
     viewed: tuple[str, Browser], tmp_path: Path
 ) -> None:

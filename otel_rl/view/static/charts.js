@@ -60,8 +60,8 @@ otelRl.charts = {
   },
 
   // Lines of one panel, with marks where workers failed and where a cause began. `tools` are
-  // {smooth, log, robust}, `range` what is seen of x, or null for all.
-  lines(element, panel, lines, { x, axis = "", marks = [], tools = {}, range = null, onzoom = null, onstep = null }) {
+  // {smooth, log, robust}, `range` what is seen of x, or null for all; `base` lines of another run, which are dashed.
+  lines(element, panel, lines, { x, axis = "", marks = [], tools = {}, range = null, base = [], onzoom = null, onstep = null }) {
     const { plain } = otelRl;
     const { smoothed, shadeOf } = otelRl.charts;
     const at = x === "time" ? (ms) => new Date(ms) : (step) => step;
@@ -81,6 +81,12 @@ otelRl.charts = {
     });
     const lost = otelRl.charts.notFinite(traces);
     if (lost) traces.push(lost);
+    if (!panel.stacked) {
+      for (const line of base) {
+        const points = otelRl.charts.pointsIn(line);
+        traces.push({ type: "scatter", mode: "lines", name: plain(line.name), x: points.map(([one]) => at(one)), y: points.map(([, y]) => y), line: { width: 1.2, color: otelRl.charts.quiet, dash: "dash" }, hovertemplate: "%{y:.4~g}" });
+      }
+    }
     const shapes = marks.map((mark) => ({
       type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1, line: { width: 1.2, dash: "dot", color: otelRl.charts[mark.kind] },
     }));
@@ -234,6 +240,31 @@ otelRl.charts = {
     if (trace.stackgroup) return [trend];
     const band = { ...points, name: `${trace.name}: lowest, highest`, opacity: 0.3, showlegend: false, line: { ...trace.line, width: 1, dash: "solid" } };
     return [band, { ...trend, name: `${trace.name}: mean`, meta: "mean" }];
+  },
+
+  // A line as [x, number]; of a long one the means of its parts.
+  pointsIn({ xs, ys, trend }) {
+    const [at, of] = trend[0].length ? trend : [xs, ys];
+    return at.map((x, place) => [x, of[place]]).filter(([, y]) => y !== null);
+  },
+
+  // The value at an x, straight between two points; null where there are none.
+  valueAt(points, x) {
+    let low = 0, high = points.length - 1;
+    if (high < 0 || x < points[0][0] || x > points[high][0]) return null;
+    while (low < high) { const middle = (low + high + 1) >> 1; if (points[middle][0] <= x) low = middle; else high = middle - 1; }
+    const [before, after] = [points[low], points[low + 1]];
+    return after ? before[1] + ((after[1] - before[1]) * (x - before[0])) / (after[0] - before[0]) : before[1];
+  },
+
+  // What is more in each line than in that of the same key in another run, at its own places.
+  minus(lines, others) {
+    const { pointsIn, valueAt } = otelRl.charts;
+    const known = new Map(others.map((one) => [one.key, pointsIn(one)]));
+    return lines.filter((line) => known.has(line.key)).map((line) => {
+      const points = pointsIn(line).map(([x, y]) => [x, y, valueAt(known.get(line.key), x)]).filter(([, , of]) => of !== null);
+      return { ...line, xs: points.map(([x]) => x), ys: points.map(([, y, of]) => y - of), trend: [[], []] };
+    });
   },
 
   // A cross at the bottom for each NaN or infinity, where a line has a gap.
