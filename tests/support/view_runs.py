@@ -76,6 +76,7 @@ class LookedAt:
         console: Lines of workers, as (worker, stream, text).
         failures: Of workers, in the step of each.
         attempts: After the first.
+        new_weights: Steps after which generators have new weights; None if nobody tells.
         has_spans: Whether the spans of the steps are there.
     """
 
@@ -100,6 +101,7 @@ class LookedAt:
     console: Sequence[tuple[str, str, str]] = ()
     failures: Sequence[WorkerFailure] = ()
     attempts: Sequence[Attempt] = ()
+    new_weights: int | None = None
 
 
 def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
@@ -200,6 +202,7 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
             LOSS.key: 1 / step + lost,
             STEP.key: max(seconds),
             **{key: noise.random() + lost for key in (*run.keys, *run.named)},
+            **({"generator/policy/version": step // run.new_weights} if run.new_weights else {}),
         }
         slowest = seconds.index(max(seconds))
         path = ("trainer", "train", f"trainer/{slowest}", max(seconds))
