@@ -39,7 +39,7 @@ otelRl.charts = {
 
   layout(more = {}) {
     const { grid, quiet } = otelRl.charts;
-    const axis = { gridcolor: grid, zerolinecolor: grid, linecolor: grid, tickcolor: grid, tickfont: { size: 11 }, automargin: true, fixedrange: false };
+    const axis = { gridcolor: grid, zerolinecolor: grid, linecolor: grid, ticks: "", tickfont: { size: 11 }, automargin: true, fixedrange: false };
     const { xaxis = {}, yaxis = {}, ...rest } = more;
     return {
       margin: { l: 44, r: 10, t: 6, b: 30 }, showlegend: false, dragmode: "zoom", hovermode: "x unified",
