@@ -125,6 +125,7 @@ class Pages:
             "log": self._log,
             "health": self._health,
             "environment": lambda found, _query: environment(found.run.description),
+            "before": self._before,
         }
 
     def close(self) -> None:
@@ -144,21 +145,22 @@ class Pages:
         except (OtelRLError, sqlite3.Error) as exc:
             status, body = 503, _encoded({"error": shown(str(exc))})
         except Exception as exc:  # noqa: BLE001  # other parts of the page can still be read
-            status, body = 500, _encoded({"error": self._unforeseen(question, exc)})
+            return self.failed(question, exc)
         if len(body) < _COMPRESSED_FROM:
             return Answer(status, body)
         return Answer(status, gzip.compress(body, compresslevel=1), encoding="gzip")
 
-    def _unforeseen(self, question: Question, exc: Exception) -> str:
-        """Log a mistake of our own, once a minute. Returns what a reader is told."""
+    def failed(self, question: Question, exc: Exception) -> Answer:
+        """Log a mistake of our own, once a minute. Returns what its asker is told."""
         now_ns = self._clock_ns()
         if self._logged_ns is None or abs(now_ns - self._logged_ns) >= _LOG_EVERY_NS:
             self._logged_ns = now_ns
             _log.error("The page could not answer %s", shown(question.path), exc_info=exc)
-        return (
+        words = (
             f"This part of the page failed ({type(exc).__name__}), which is a mistake of otel_rl. "
             "Report it with the traceback that is in the log of this server."
         )
+        return Answer(500, _encoded({"error": words}))
 
     def _found(self, question: Question) -> Any:
         parts = question.path.split("/")
@@ -324,6 +326,19 @@ class Pages:
         at_ms = float(query["at"]) if query.get("at") else None
         return log(found, LogWanted(query.get("worker", ""), query.get("search", ""), at_ms))
 
+    def _before(self, found: Found, _query: Mapping[str, str]) -> Any:
+        """Return name and settings of the run before in the experiment; None for the first."""
+        of, begun_ns = found.run.key.experiment, found.run.begun_ns
+        runs = (one for one in self._journals.runs()[0] if one.run.key.experiment == of)
+        earlier = (one for one in runs if one.run.begun_ns < begun_ns)
+        before = max(earlier, key=lambda one: one.run.begun_ns, default=None)
+        if before is None:
+            return None
+        return {
+            "name": label(str(before.run.key)),
+            "environment": environment(before.run.description),
+        }
+
     def _health(self, found: Found, _query: Mapping[str, str]) -> Any:
         progress = self._journals.read(found)
         return {
@@ -352,6 +367,6 @@ def _step(query: Mapping[str, str], name: str) -> int | None:
 
 @lru_cache(maxsize=1)
 def _plotly() -> bytes:
-    from plotly.offline import get_plotlyjs  # half a second, and of no use to most commands
+    from plotly.offline import get_plotlyjs  # of no use to most commands
 
-    return gzip.compress(get_plotlyjs().encode(), compresslevel=6)
+    return gzip.compress(get_plotlyjs().encode(), compresslevel=1)

@@ -178,6 +178,7 @@ def _answers(run: str, contents: Contents, news: Callable[[str], None]) -> _Part
     for path, query in _evidence(run, found["causes"]):
         answers[_address(path, query)] = yield from _get(path, query)
     answers[f"runs/{run}/environment"] = yield from _once(f"runs/{run}/environment")
+    answers["before"] = yield from _once(f"runs/{run}/before")
     for page in ("workers", "rollouts", "log", "health"):
         if page in contents.pages:
             answers[f"runs/{run}/{page}"] = yield from _get(f"runs/{run}/{page}")

@@ -69,6 +69,8 @@ class ReportJobs:
             return Answer(200, gzip.compress(end.value.encode(), 1), "text/html", "gzip")
         except ConfigError as exc:
             return _refusal(str(exc))
+        except Exception as exc:  # noqa: BLE001  # the page goes on, and other reports
+            return self._pages.failed(question, exc)
         job.asked_s = self._clock_s()
         self._jobs[place] = job
         return Answer(UNFINISHED, b"{}")

@@ -223,6 +223,40 @@ def test_the_live_line_stays_below_what_the_command_prints(tmp_path: Path) -> No
         assert not any(row.startswith("otel-rl: train/") for row in terminal.screen.display)
 
 
+# A generator fails, and the trainer goes on until it is told to end.
+FAILING = """
+import pathlib, subprocess, sys, time
+import otel_rl
+if "fail" in sys.argv:
+    otel_rl.init(role="generator", index=1)
+    otel_rl.log({"tokens": 1.0}, step=1)
+    raise MemoryError("out of memory")
+otel_rl.init(role="trainer")
+otel_rl.log({"loss": 1.0}, step=1)
+subprocess.run([sys.executable, __file__, "fail"], stderr=subprocess.DEVNULL)
+while not pathlib.Path("go").exists():
+    time.sleep(0.05)
+"""
+
+
+def test_a_warning_of_the_bridge_is_a_line_of_its_own_above_the_live_line(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(FAILING)
+    command = [*OTEL_RL, "run", "--tracker", "jsonl", "--", sys.executable, str(program)]
+    environment = clean_environment(tmp_path)
+    with Terminal(command, cwd=tmp_path, environment=environment, columns=80) as terminal:
+        rows = terminal.until(
+            lambda rows: (
+                rows[-1].startswith("otel-rl: ") and any("WARNING" in row for row in rows[:-1])
+            )
+        )
+        (warning,) = [row for row in rows if "WARNING" in row]
+        assert re.match(r"\d{4}-\d\d-\d\d [\d:,]+ WARNING otel_rl\.bridge", warning)
+        assert "generator/1, MemoryError" in "".join(rows)
+        (tmp_path / "go").touch()
+        assert terminal.status() == 0
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_there_is_no_live_line_if_it_is_off_or_there_is_no_terminal(
     tmp_path: Path, is_terminal: bool

@@ -120,6 +120,29 @@ def test_a_strip_over_the_charts_has_what_happened_and_leads_to_the_log(
     assert browser.complaints() == []
 
 
+@pytest.mark.parametrize(("every", "marks"), [(20, ["32%", "66%", "100%"]), (1, [])])
+def test_new_weights_are_in_the_strip_unless_every_step_has_some(
+    tmp_path: Path, browser: Browser, every: int, marks: list[str]
+) -> None:
+    failed = WorkerFailure("trainer/1", T0 - 40 * S, "MemoryError", step=20)
+    write_run(tmp_path, LookedAt(steps=60, new_weights=every, failures=[failed]))
+    with served(tmp_path) as address:
+        browser.open(f"{address}#/run/{RUN}/overview", "overview")
+        browser.wait("document.querySelector('#events .lane a') !== null")
+        found = browser.get(
+            "[...document.querySelectorAll('#events a')]"
+            ".filter((one) => one.ariaLabel.includes('of the weights'))"
+            ".map((one) => [one.style.left, one.ariaLabel, one.hash])"
+        )
+        assert [left for left, *_ in found] == marks
+        if found:
+            assert found[0][1:] == [
+                "step 20: version 1 of the weights",
+                f"#/run/{RUN}/timeline/20",
+            ]
+        assert browser.complaints() == []
+
+
 def test_who_reads_earlier_lines_stays_there_and_newer_ones_are_counted(
     tmp_path: Path, browser: Browser
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+import otel_rl
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id
@@ -627,6 +628,8 @@ def test_a_report_has_the_steps_of_the_fault_the_settings_and_the_log(
     console = [("trainer/1", "stderr", "CUDA error"), ("trainer/2", "stdout", "slow today")]
     slow = LookedAt(steps=60, slow=2, slow_from=31, has_spans=True, config={"lr": 0.5})
     write_run(tmp_path, replace(slow, console=console))
+    before = LookedAt(ExperimentKey(GRPO.experiment, "0"), config={"lr": 2.0, "seed": 1})
+    write_run(tmp_path, before, now_ns=T0 - 1_000 * S)
     pages = Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0 + S)
     path = tmp_path / "report.html"
     path.write_text(report_html(pages, run_id(GRPO.experiment, GRPO.trial)), encoding="utf-8")
@@ -637,6 +640,22 @@ def test_a_report_has_the_steps_of_the_fault_the_settings_and_the_log(
     headings = browser.get("[...document.querySelectorAll('.change h3')].map((of) => of.innerText)")
     assert "step 31" in headings[1]
     assert "lr" in browser.get("document.querySelector('#provenance').textContent")
+    cells = "[...row.cells].map((cell) => cell.innerText)"
+    rows = f"[...document.querySelectorAll('#differences tr')].map((row) => {cells})"
+    assert browser.get(rows) == [
+        ["key", "this run", f"{GRPO.experiment}/0"],
+        ["lr", "0.5", "2.0"],
+        ["seed", "–", "1"],  # noqa: RUF001  # as the page has it
+    ]
+    browser.wait("document.querySelector('[data-panel]')?.data?.length > 0")
+    browser.do(
+        "otelRl.saving.download = (name, url) => { window.saved = decodeURIComponent(url); };"
+        "document.querySelector('[aria-label^=csv]').click()"
+    )
+    browser.wait("window.saved !== undefined")
+    lines = browser.get("saved").partition(",")[2].splitlines()
+    assert lines[:2] == ["step,line,value", "1,trainer/reward/mean,0"]
+    assert len(lines) == 61
     browser.press("5")
     browser.wait("document.body.dataset.ready === 'log'")
     lines = browser.get("document.querySelector('#lines').innerText")
@@ -879,11 +898,93 @@ def test_a_constant_is_not_magnified(viewed: Viewed) -> None:
 
 
 @pytest.mark.slow
+def test_a_zoom_at_the_last_point_shows_nothing_beyond_it(viewed: Viewed) -> None:
+    browser = viewed.open(GRPO, "overview")
+    browser.wait("document.querySelector('[data-panel]')?.tabIndex === 0")
+    browser.do("document.querySelector('[data-panel]').focus()")
+    browser.press(Keys.END + "+")
+    limits = "document.querySelector('[data-panel]').layout.xaxis.range"
+    browser.wait(f"{limits}[0] > 30 && {limits}[1] === 60")
+
+
+@pytest.mark.slow
+def test_a_chart_of_ten_phases_has_a_legend(viewed: Viewed) -> None:
+    key = ExperimentKey("phases")
+    phases = [*names.PHASES][:11]  # one of them is no part of a step
+    write_run(
+        viewed.data / "phases",
+        LookedAt(key, phases=[f"phase/trainer/{phase}" for phase in phases], has_phases=False),
+    )
+    browser = viewed.open(key, "overview")
+    card = (
+        "[...document.querySelectorAll('.chart')]"
+        ".find((one) => one.querySelector('h3').textContent.startsWith('Time by phase'))"
+    )
+    browser.wait(f"{card}?.querySelectorAll('.legend li').length === 10")
+    shades = browser.get(
+        f"[...{card}.querySelectorAll('.legend i')].map((one) => one.getAttribute('style'))"
+    )
+    assert len({*shades}) == 10
+
+
+@pytest.mark.slow
+def test_a_span_has_its_colour_where_it_works_and_not_where_a_part_of_it_waits(
+    viewed: Viewed,
+) -> None:
+    key = ExperimentKey("waits")
+    run = LookedAt(key, steps=40, slow=2, slow_from=21, has_spans=True, has_waits=True)
+    write_run(viewed.data / "waits", run)
+    browser = viewed.open(key, "timeline")
+    plot = "document.querySelector('#timeline')"
+    browser.wait(f"{plot}?.data !== undefined")
+    full = browser.get(
+        f"{plot}.data.filter((one) => one.name === 'train').flatMap((one) => one.x.map("
+        "(length, n) => [one.marker.opacity[n], length]))"
+        ".filter(([opacity, length]) => opacity > 0.5 && length > 0.01).map(([, length]) => length)"
+    )
+    assert len(full) == 8  # of four workers in two steps
+    assert max(full) == pytest.approx(2.0, abs=0.1)  # half of the slow one's four seconds
+    assert sorted(full)[5] < 0.6
+
+
+@pytest.mark.slow
+def test_an_empty_page_recommends_what_exists(viewed: Viewed) -> None:
+    well = ExperimentKey("well")
+    write_run(viewed.data / "well", LookedAt(well, steps=60))
+    browser = viewed.open(well, "rollouts")
+    advice = browser.get("document.querySelector('.empty').textContent")
+    (named,) = re.findall(r"otel_rl\.(\w+)\(\)", advice)
+    assert named in otel_rl.__all__
+
+
+@pytest.mark.slow
+def test_a_small_window_has_two_charts_in_a_row_and_the_whole_list(viewed: Viewed) -> None:
+    browser = viewed.browser
+    browser.as_phone(768)
+    try:
+        viewed.open(GRPO, "overview")
+        browser.wait("document.querySelectorAll('#first .chart').length > 1")
+        tops = "[...document.querySelectorAll('#first .chart')].map((one) => one.offsetTop)"
+        assert browser.get(f"new Set({tops}.slice(0, 2)).size") == 1
+        browser.open(viewed.url, "runs")
+        assert browser.get("document.documentElement.scrollWidth") == 768
+        assert (
+            browser.get(
+                "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)"
+                "(document.querySelector('.list'))"
+            )
+            == 0
+        )
+    finally:
+        browser.as_phone(0)
+
+
+@pytest.mark.slow
 def test_of_many_ranks_the_timeline_shows_a_few_until_all_are_asked_for(viewed: Viewed) -> None:
     ranks = ExperimentKey("ranks")
     life = Life(viewed.data / "ranks")
     for number in range(3):
-        batches = [batch for rank in range(30) for batch in step(ranks, rank, number)]
+        batches = [batch for rank in range(80) for batch in step(ranks, rank, number)]
         life.take(*batches, now_ns=start_ns(ranks) + (number + 2) * S)
     life.journal.close()
     browser = viewed.open(ranks, "timeline")
@@ -892,7 +993,7 @@ def test_of_many_ranks_the_timeline_shows_a_few_until_all_are_asked_for(viewed: 
     few = browser.get(lanes)
     assert 1 <= len(few) < 10
     browser.do("document.querySelector('#folded button').click()")
-    browser.wait(f"{lanes}.length === 30")
+    browser.wait(f"{lanes}.length === 80")
     browser.do("document.querySelector('#folded button').click()")
     browser.wait(f"{lanes}.length === {len(few)}")
     browser.do("document.querySelector('#folded input').focus()")

@@ -71,6 +71,11 @@ def take(browser: Browser, url: str, run: str, report: Path, into: Path) -> None
         if page == "overview":
             browser.wait("document.querySelector('#verdict').textContent.length > 40")
             _draw(browser, "[data-panel]")
+            # A busy machine may have another cause, without these: then the picture is not kept.
+            for part in (
+                ("[data-evidence=workers]", "[data-change]") if into.name == "images" else ()
+            ):
+                _draw(browser, part)
         browser.screenshot(into / f"view-{page}.png")
     browser.open(report.resolve().as_uri(), "overview")
     _draw(browser, "[data-evidence]")

@@ -63,6 +63,7 @@ class LookedAt:
         slow_from: First step in which it does.
         slow_step: Step in which all take four times as long; None for none.
         keys: Further keys, each with a value in each step.
+        phases: Keys of a phase each, with its seconds in each step.
         named: Further keys, with the names that the program gives them.
         scales: Of those, the factors from the program's values, where not 1.
         samples: Rollouts, as fields.
@@ -76,7 +77,9 @@ class LookedAt:
         console: Lines of workers, as (worker, stream, text).
         failures: Of workers, in the step of each.
         attempts: After the first.
+        new_weights: Steps after which generators have new weights; None if nobody tells.
         has_spans: Whether the spans of the steps are there.
+        has_waits: Whether the second half of each of them waits for others.
     """
 
     key: ExperimentKey = GRPO
@@ -86,6 +89,7 @@ class LookedAt:
     slow_from: int = 0
     slow_step: int | None = None
     keys: Sequence[str] = ()
+    phases: Sequence[str] = ()
     named: Mapping[str, str] = field(default_factory=dict)
     scales: Mapping[str, float] = field(default_factory=dict)
     samples: Sequence[Mapping[str, str | float]] = ()
@@ -97,9 +101,11 @@ class LookedAt:
     level: float = 0.0
     has_phases: bool = True
     has_spans: bool = False
+    has_waits: bool = False
     console: Sequence[tuple[str, str, str]] = ()
     failures: Sequence[WorkerFailure] = ()
     attempts: Sequence[Attempt] = ()
+    new_weights: int | None = None
 
 
 def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
@@ -118,6 +124,15 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
                 own_scale=run.scales.get(key, 1.0),
             )
             for key, name in run.named.items()
+        ]
+        own += [
+            KeySpec(
+                *(key, names.RL_PHASE_DURATION, "trainer"),
+                ((names.RL_PHASE, key.rpartition("/")[2]),),
+                unit="s",
+                axis="step",
+            )
+            for key in run.phases
         ]
         keys = encode_keys([*KEYS, *own])
         description = Description(
@@ -167,6 +182,18 @@ def _spans(run: LookedAt, step: int, facts: Facts) -> SpanLog:
             for worker, of in enumerate(facts.spans)
             for phase in ("", "train")
         ]
+        + [
+            # Whoever has less work waits in it for the slowest.
+            SpanRecord(
+                f"{step}.{worker}.wait".encode().rjust(24, b"0"),
+                *(None, (), "trainer", str(worker), "host"),
+                *(begun_ns + int(of.total_s * S / 2), begun_ns + int(of.total_s * S)),
+                *("param_sync", "param_sync", "sync"),
+                step=step,
+            )
+            for worker, of in enumerate(facts.spans)
+            if run.has_waits
+        ]
     )
 
 
@@ -199,7 +226,8 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
             REWARD.key: 1 - 1 / step + run.level + lost,
             LOSS.key: 1 / step + lost,
             STEP.key: max(seconds),
-            **{key: noise.random() + lost for key in (*run.keys, *run.named)},
+            **{key: noise.random() + lost for key in (*run.keys, *run.phases, *run.named)},
+            **({"generator/policy/version": step // run.new_weights} if run.new_weights else {}),
         }
         slowest = seconds.index(max(seconds))
         path = ("trainer", "train", f"trainer/{slowest}", max(seconds))

@@ -220,6 +220,11 @@ def degeneration(history: RunHistory) -> Iterator[Cause]:
     fall = _fall(history)
     if fall is not None and any(settings_changed(history, fall[1].step)):
         fall = None  # of harder tasks
+    if fall is not None and any(
+        one.until is None and one.since is not None and one.since <= fall[1].step + _LATER
+        for one in not_a_number(history)
+    ):
+        fall = None  # of a policy that is no number: what it did before is not why
     for kind, subject in _DEGENERATE.items():
         for key, track in rows_about(history, subject):
             if re.search(Subject.MISMATCH_KL, key):

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -20,7 +21,8 @@ _MOST_LINES: Final = 2_000
 _MOST_BYTES: Final = 1_000_000  # of lines in an answer, which is asked for again and again
 _BYTES_BESIDE_TEXT: Final = 60  # of a line: its number, time, worker and stream
 _MOST_WORKERS: Final = 2_000
-_MOST_EVENTS: Final = 200  # of failures, the newest
+_MOST_EVENTS: Final = 200  # of a kind, the newest
+_VERSION: Final = "/policy/version"  # end of the keys of rl.policy.version
 _AROUND_NS: Final = 10_000_000_000  # after a moment that is looked for
 
 _NS_PER_MS: Final = 1e6
@@ -98,9 +100,9 @@ def _matches(line: _Line, worker: str, wanted: LogWanted) -> bool:
 
 
 def events(found: Found, data: RunData) -> dict[str, Any]:
-    """Return failures, replacements and attempts in order, and the steps and times of the run."""
+    """Return failures, replacements, attempts and new weights, and the steps and times of a run."""
     longest = max(data.series.values(), key=lambda one: len(one.steps), default=Series())
-    listed = [*_failures(data, longest), *_attempts(found)]
+    listed = [*_failures(data, longest), *_attempts(found), *_weights(data)]
     first = min((of.steps[0] for of in data.series.values() if of.steps), default=0.0)
     return {
         "steps": [first, data.last_step],
@@ -127,6 +129,20 @@ def _attempts(found: Found) -> Iterator[dict[str, Any]]:
         words = f"attempt {one.number} goes back to step {one.first_step}"
         time_ms = one.since_ns / _NS_PER_MS
         yield _event("attempt", step=one.first_step, time_ms=time_ms, worker="", words=words)
+
+
+def _weights(data: RunData) -> Iterator[dict[str, Any]]:
+    """Yield where generators, or else trainers, took up new weights, unless nearly every step."""
+    keys = [key for key in data.series if key.endswith(_VERSION)]
+    if not keys:
+        return
+    of = data.series[min(keys, key=lambda key: (key.startswith("trainer/"), key))]
+    columns = zip(of.steps, of.times_ms, of.values, strict=True)
+    new = [later for earlier, later in pairwise(columns) if later[2] != earlier[2]]
+    if 2 * len(new) <= len(of.values):
+        for step, time_ms, version in new[-_MOST_EVENTS:]:
+            words = f"version {version:g} of the weights"
+            yield _event("weights", step=step, time_ms=time_ms, worker="", words=words)
 
 
 def _event(

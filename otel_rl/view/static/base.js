@@ -146,6 +146,9 @@ const otelRl = {
     try { localStorage.setItem(`otel_rl.${name}`, JSON.stringify(value)); } catch { /* storage is off */ }
   },
 
+  // The run beside whose charts those of others are shown: {id, name}, or null. This browser remembers it.
+  setBaseline(one) { otelRl.keep("baseline", one); otelRl.baseline.set(one); },
+
   // Text to look for: a regular expression, or where it is none its characters. A link brings the expression and senders
   // the names, and that of a browser may take years: this one reads each character once, in all states that it may be in.
   matcher(text) {
@@ -319,3 +322,4 @@ const otelRl = {
   },
 };
 otelRl.place = otelRl.store(otelRl.readPlace());
+otelRl.baseline = otelRl.store(otelRl.kept("baseline", null));

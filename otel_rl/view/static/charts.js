@@ -1,12 +1,15 @@
 "use strict";
-// Plotly in the colours of the page. `draw` is called again with new data, and after a change of theme.
+// Plotly, in colours that are seen on both grounds: what is drawn stays when the theme changes, and page.css has the
+// colours of texts, grids and hovers.
 otelRl.charts = {
   palette: ["#4878d0", "#db6d18", "#249e66", "#c9506c", "#8a6fd1", "#1f93ab", "#96802a", "#7a8794", "#c75fa2", "#5f8f35", "#3f5f9a", "#b3674a"],
   path: "#e0304f",
-  tick: otelRl.store(0), // of the theme
-  still: otelRl.store(0), // of what is not on the screen: it looks at the theme when it comes into it
-
-  color(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); },
+  bad: "#e0304f",
+  cause: "#b3741a",
+  good: "#249e66",
+  quiet: "#7a8794",
+  grid: "rgba(128,140,155,0.25)",
+  ready: otelRl.store(false), // whether Plotly is there: it is large, and comes after the page
 
   // Each phase of the registry has one colour on every page: work is warm or bright, synchronisation violet, waits
   // grey, input and output brown or green. Chosen by the distances that people with protanopia and deuteranopia see.
@@ -35,14 +38,14 @@ otelRl.charts = {
   },
 
   layout(more = {}) {
-    const { color } = otelRl.charts;
-    const axis = { gridcolor: color("--grid"), zerolinecolor: color("--grid"), linecolor: color("--edge"), tickfont: { size: 11 }, automargin: true, fixedrange: false };
+    const { grid, quiet } = otelRl.charts;
+    const axis = { gridcolor: grid, zerolinecolor: grid, linecolor: grid, ticks: "", tickfont: { size: 11 }, automargin: true, fixedrange: false };
     const { xaxis = {}, yaxis = {}, ...rest } = more;
     return {
       margin: { l: 44, r: 10, t: 6, b: 30 }, showlegend: false, dragmode: "zoom", hovermode: "x unified",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12, color: color("--quiet") },
-      hoverlabel: { bgcolor: color("--card"), bordercolor: color("--edge"), font: { color: color("--text"), size: 12 }, namelength: 40 },
+      font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12, color: quiet },
+      hoverlabel: { bgcolor: "#ffffff", bordercolor: quiet, font: { size: 12 }, namelength: 40 },
       legend: { orientation: "h", y: -0.18, x: 0, font: { size: 11 } },
       xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
     };
@@ -57,10 +60,10 @@ otelRl.charts = {
   },
 
   // Lines of one panel, with marks where workers failed and where a cause began. `tools` are
-  // {smooth, log, robust}, `range` what is seen of x, or null for all.
-  lines(element, panel, lines, { x, axis = "", marks = [], tools = {}, range = null, onzoom = null, onstep = null }) {
+  // {smooth, log, robust}, `range` what is seen of x, or null for all; `base` lines of another run, which are dashed.
+  lines(element, panel, lines, { x, axis = "", marks = [], tools = {}, range = null, base = [], onzoom = null, onstep = null }) {
     const { plain } = otelRl;
-    const { color, smoothed, shadeOf } = otelRl.charts;
+    const { smoothed, shadeOf } = otelRl.charts;
     const at = x === "time" ? (ms) => new Date(ms) : (step) => step;
     const traces = lines.flatMap((line, place) => {
       const shade = shadeOf(panel, lines, place);
@@ -70,7 +73,7 @@ otelRl.charts = {
         line: { width: isBound ? 1 : 1.8, color: shade, dash: isBound ? "dot" : "solid", shape: "linear" },
         marker: { color: shade, size: 6 },
         hovertemplate: `%{y:.4~g} ${plain(panel.unit)}`,
-        ...(panel.stacked ? { stackgroup: "all", line: { width: 0.5, color: color("--card") }, fillcolor: shade } : {}),
+        ...(panel.stacked ? { stackgroup: "all", line: { width: 0.5, color: shade }, fillcolor: shade } : {}),
       });
       if (!(tools.smooth > 0) || panel.stacked) return drawn;
       const both = smoothed(drawn, tools.smooth);
@@ -78,8 +81,14 @@ otelRl.charts = {
     });
     const lost = otelRl.charts.notFinite(traces);
     if (lost) traces.push(lost);
+    if (!panel.stacked) {
+      for (const line of base) {
+        const points = otelRl.charts.pointsIn(line);
+        traces.push({ type: "scatter", mode: "lines", name: plain(line.name), x: points.map(([one]) => at(one)), y: points.map(([, y]) => y), line: { width: 1.2, color: otelRl.charts.quiet, dash: "dash" }, hovertemplate: "%{y:.4~g}" });
+      }
+    }
     const shapes = marks.map((mark) => ({
-      type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1, line: { width: 1.2, dash: "dot", color: color(mark.kind === "cause" ? "--warn" : "--bad") },
+      type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1, line: { width: 1.2, dash: "dot", color: otelRl.charts[mark.kind] },
     }));
     const layout = {
       shapes,
@@ -233,6 +242,31 @@ otelRl.charts = {
     return [band, { ...trend, name: `${trace.name}: mean`, meta: "mean" }];
   },
 
+  // A line as [x, number]; of a long one the means of its parts.
+  pointsIn({ xs, ys, trend }) {
+    const [at, of] = trend[0].length ? trend : [xs, ys];
+    return at.map((x, place) => [x, of[place]]).filter(([, y]) => y !== null);
+  },
+
+  // The value at an x, straight between two points; null where there are none.
+  valueAt(points, x) {
+    let low = 0, high = points.length - 1;
+    if (high < 0 || x < points[0][0] || x > points[high][0]) return null;
+    while (low < high) { const middle = (low + high + 1) >> 1; if (points[middle][0] <= x) low = middle; else high = middle - 1; }
+    const [before, after] = [points[low], points[low + 1]];
+    return after ? before[1] + ((after[1] - before[1]) * (x - before[0])) / (after[0] - before[0]) : before[1];
+  },
+
+  // What is more in each line than in that of the same key in another run, at its own places.
+  minus(lines, others) {
+    const { pointsIn, valueAt } = otelRl.charts;
+    const known = new Map(others.map((one) => [one.key, pointsIn(one)]));
+    return lines.filter((line) => known.has(line.key)).map((line) => {
+      const points = pointsIn(line).map(([x, y]) => [x, y, valueAt(known.get(line.key), x)]).filter(([, , of]) => of !== null);
+      return { ...line, xs: points.map(([x]) => x), ys: points.map(([, y, of]) => y - of), trend: [[], []] };
+    });
+  },
+
   // A cross at the bottom for each NaN or infinity, where a line has a gap.
   notFinite(traces) {
     const measured = traces.filter((one) => !["mean", "smooth"].includes(one.meta));
@@ -240,17 +274,17 @@ otelRl.charts = {
     if (!xs.length) return null;
     return {
       type: "scatter", mode: "markers", name: "NaN or infinite", showlegend: false, x: xs, y: xs.map(() => 0.03), yaxis: "y2", cliponaxis: false,
-      marker: { symbol: "x", size: 6, color: otelRl.charts.color("--bad") }, hovertemplate: "NaN or infinite<extra></extra>",
+      marker: { symbol: "x", size: 6, color: otelRl.charts.bad }, hovertemplate: "NaN or infinite<extra></extra>",
     };
   },
 
   // An element that Plotly draws into. Components around it change; what is drawn stays.
-  Plot({ draw, deps = [], isSeen = true, ...properties }) {
+  Plot({ draw, deps = [], ...properties }) {
     const { useLayoutEffect, useRef } = otelRl;
     const element = useRef(null);
-    const theme = otelRl.useStore(isSeen ? otelRl.charts.tick : otelRl.charts.still);
-    useLayoutEffect(() => { draw?.(element.current); }, [...deps, theme]);
-    useLayoutEffect(() => () => Plotly.purge(element.current), []);
+    const isReady = otelRl.useStore(otelRl.charts.ready);
+    useLayoutEffect(() => { if (isReady) draw?.(element.current); }, [...deps, isReady]);
+    useLayoutEffect(() => () => globalThis.Plotly?.purge(element.current), []);
     return otelRl.html`<div ref=${element} ...${properties}></div>`;
   },
 

@@ -2,7 +2,6 @@
 {
   const { html, Badge, useAnswer, useEffect, useLayoutEffect, useRef, useState, useStore } = otelRl;
   const content = document.getElementById("content");
-  const system = matchMedia("(prefers-color-scheme: dark)");
   const root = document.documentElement;
   const RESTORED_FOR_MS = 60_000;
   const PREFETCHED_EVERY_MS = 60_000;
@@ -12,15 +11,10 @@
   const names = otelRl.report ? otelRl.report.pages : ["overview", "timeline", "workers", "rollouts", "log", "health"];
   const titleOf = (name) => name[0].toUpperCase() + name.slice(1);
 
-  otelRl.isDark = () => root.dataset.theme === "dark" || (root.dataset.theme === "auto" && system.matches);
-
-  function redraw() { otelRl.charts.tick.set(otelRl.charts.tick.value + 1); }
-
   function setTheme(theme) {
     root.dataset.theme = theme;
     try { localStorage.setItem("otel_rl.theme", theme); } catch { /* storage is off */ }
     document.getElementById("theme").textContent = { auto: "◐", light: "☀", dark: "☾" }[theme];
-    redraw();
   }
 
   function nextTheme() { setTheme({ auto: "light", light: "dark", dark: "auto" }[root.dataset.theme] || "auto"); }
@@ -189,7 +183,6 @@
     if (!isOver) themeOfScreen ??= root.dataset.theme;
     root.dataset.theme = isOver ? themeOfScreen ?? root.dataset.theme : "light";
     if (isOver) { themeOfScreen = null; otelRl.forPaper.set(false); }
-    redraw();
   }
   addEventListener("beforeprint", () => forPaper(false));
   addEventListener("afterprint", () => forPaper(true));
@@ -230,7 +223,6 @@
   document.addEventListener("securitypolicyviolation", (event) => { (otelRl.violations ??= []).push(`${event.violatedDirective} ${event.blockedURI}`); });
   addEventListener("error", (event) => { (otelRl.errors ??= []).push(event.message); });
   addEventListener("unhandledrejection", (event) => { (otelRl.errors ??= []).push(String(event.reason)); });
-  system.addEventListener("change", redraw);
 
   // Back leads to where one was, scrolled as it was.
   history.scrollRestoration = "manual";
@@ -264,6 +256,7 @@
   });
 
   setTheme(root.dataset.theme);
+  addEventListener("DOMContentLoaded", () => otelRl.charts.ready.set(true)); // once all scripts have run
   preact.render(html`<${App} />`, content);
   if (otelRl.report) connection.set({ state: "report" }); else follow();
 }

@@ -4,11 +4,16 @@
   const { Legend, Plot } = otelRl.charts;
   const MOST_OPEN = 12; // charts of a section that is open from the start
   const MOST_LINES = 60; // of workers in one chart
+  const NO_LINES = [];
+  const DIAGNOSED_AFTER_MS = 400; // where no chart is seen until then
 
   otelRl.forPaper = otelRl.store(false); // every chart is drawn, also below the window and in closed sections
 
   otelRl.pages.overview = function Overview({ run, tick, overview, onready }) {
-    const diagnosis = useAnswer(`runs/${run}/diagnosis`, {}, tick).found;
+    // The server answers one question at a time: the first charts do not wait behind the diagnosis, which takes longer.
+    const [isDrawn, setDrawn] = useState(false);
+    useEffect(() => { const timer = setTimeout(setDrawn, DIAGNOSED_AFTER_MS, true); return () => clearTimeout(timer); }, []);
+    const diagnosis = useAnswer(isDrawn ? `runs/${run}/diagnosis` : null, {}, tick).found;
     const [x, setX] = useParam("x", "step");
     const [detail, setDetail] = useParam("detail", "basic");
     const [search, setSearch] = useParam("find");
@@ -16,6 +21,12 @@
     const [log, setLog] = useParam("log");
     const [robust, setRobust] = useParam("robust");
     const [zoom, setZoom] = useParam("zoom");
+    const [diff, setDiff] = useParam("diff");
+    const [base, setBase] = useParam("base");
+    const chosenBase = useStore(otelRl.baseline);
+    useEffect(() => { if (!base && chosenBase && chosenBase.id !== run && !otelRl.report) setBase(chosenBase.id); }, [chosenBase?.id]);
+    const ofBase = useAnswer(base && base !== run && !otelRl.report ? `runs/${base}/overview` : null, {}, 0).found;
+    const baseline = ofBase && x !== "time" ? { id: base, name: `${ofBase.experiment}/${ofBase.trial}` } : null;
     const [full, setFull] = useState(null);
     const [picked, setPicked] = useState(null);
     const [stars, setStars] = useState(() => otelRl.kept(`stars.${overview.experiment}`, {}));
@@ -40,7 +51,7 @@
       otelRl.keep(`stars.${overview.experiment}`, next);
     };
     const common = {
-      run, tick, detail: detail === "full" ? "full" : null, x: otelRl.report ? "step" : x, axis: overview.amounts?.[x] ? x : "", marks: marksOf(overview, diagnosis, x), full, setFull, star, isFirst, forPaper,
+      run, tick, detail: detail === "full" ? "full" : null, x: otelRl.report ? "step" : x, axis: overview.amounts?.[x] ? x : "", marks: marksOf(overview, diagnosis, x), full, setFull, star, isFirst, forPaper, onread: setDrawn, baseline, isDifference: Boolean(diff),
       tools: { smooth: Number(smooth), log: Boolean(log), robust: Boolean(robust) }, zoom: zoom && !otelRl.report ? zoom.split("~").map(Number) : null,
       setZoom: (range) => setZoom(range && range.map((at) => (x === "time" ? Date.parse(at) : at)).join("~")), pick: otelRl.report || x !== "step" ? null : setPicked,
     };
@@ -52,6 +63,8 @@
       ${otelRl.report ? html`<${Provenance} run=${run} />` : null}
       <${otelRl.Events} run=${run} found=${overview.events} causes=${diagnosis?.causes ?? []} x=${common.x} range=${common.zoom} />
       <div class="row controls tools"><span class="grow"></span>
+        ${baseline ? html`<button type="button" id="diff" aria-pressed=${String(Boolean(diff))} title="What is more than in the baseline" onClick=${() => setDiff(diff ? "" : "1")}>difference</button>
+          <button type="button" id="base" aria-label=${`beside ${baseline.name} ×, remove the baseline`} onClick=${() => { otelRl.setBaseline(null); setBase(""); setDiff(""); }}>beside ${baseline.name} ×</button>` : null}
         ${otelRl.report ? null : html`<${Select} label="x" options=${axes} chosen=${x} onchoose=${(next) => { setZoom(""); setX(next); }} />`}
         <label class="row quiet">smooth<input type="range" id="smooth" min="0" max="0.99" step="0.01" value=${smooth} onInput=${(event) => setSmooth(event.target.value)} /></label>
         <button type="button" id="log" aria-pressed=${String(Boolean(log))} onClick=${() => setLog(log ? "" : "1")}>log</button>
@@ -72,7 +85,7 @@
   function marksOf(overview, diagnosis, x) {
     const isTime = x === "time";
     if (!isTime && x !== "step") return [];
-    const marks = overview.events.listed.filter((one) => one.kind === "failure" && (isTime || one.step !== null)).map((one) => ({ x: isTime ? new Date(one.time_ms) : one.step, kind: "failure" }));
+    const marks = overview.events.listed.filter((one) => one.kind === "failure" && (isTime || one.step !== null)).map((one) => ({ x: isTime ? new Date(one.time_ms) : one.step, kind: "bad" }));
     for (const cause of diagnosis?.causes ?? []) {
       const at = isTime ? cause.since_ms : cause.since_step;
       if (at !== null) marks.push({ x: isTime ? new Date(at) : at, kind: "cause" });
@@ -80,7 +93,7 @@
     return marks;
   }
 
-  function Card({ run, tick, panel, detail, x, axis, marks, full, setFull, star, isFirst, forPaper, tools, zoom, setZoom, pick }) {
+  function Card({ run, tick, panel, detail, x, axis, marks, full, setFull, star, isFirst, forPaper, tools, zoom, setZoom, pick, onread, baseline, isDifference }) {
     const plot = useRef(null);
     const card = useRef(null);
     const [failure, setFailure] = useState(null);
@@ -88,29 +101,34 @@
     const query = otelRl.report ? { id: panel.id } : { id: panel.id, x: x === "step" ? null : x, detail, first: zoom?.[0], last: zoom?.[1] };
     const { found, error, isNew } = useAnswer(isSeen ? `runs/${run}/panel` : null, query, tick);
     const readFor = useRef(null); // the x of what was found
+    useEffect(() => { if (found) onread(true); }, [Boolean(found)]);
     if (isNew) readFor.current = x;
     const isFull = full === panel.id;
-    const lines = found?.lines ?? [];
+    const beside = useAnswer(isSeen && baseline ? `runs/${baseline.id}/panel` : null, query, tick);
+    const of = baseline && beside.isNew && beside.found ? beside.found.lines : NO_LINES;
+    const isMinus = Boolean(baseline && isDifference && !panel.stacked);
+    const lines = !found ? [] : isMinus ? otelRl.charts.minus(found.lines, of) : found.lines;
+    const others = baseline && !isMinus ? of.map((one) => ({ ...one, name: `${baseline.name}${of.length > 1 ? `: ${one.name}` : ""}` })) : [];
+    const more = baseline && found?.lines.length === 1 ? otelRl.charts.minus(found.lines, of)[0]?.ys.at(-1) : undefined;
     const names = lines.map((line, place) => [line.name, otelRl.charts.shadeOf(panel, lines, place)]);
-    const theme = useStore(isSeen ? otelRl.charts.tick : otelRl.charts.still);
-    const wanted = [found, x, axis, JSON.stringify([marks, tools, zoom]), isFull, Boolean(pick), theme];
+    const wanted = [found, of, isMinus, x, axis, JSON.stringify([marks, tools, zoom]), isFull, Boolean(pick)];
     // Of three hundred charts those below the window are drawn when they come into it.
     const draw = (element) => {
       plot.current = element;
       if (!found || readFor.current !== x || !isSeen || element.wanted?.every((one, place) => one === wanted[place])) return;
       element.seen = true;
       element.wanted = wanted;
-      otelRl.charts.lines(element, panel, lines, { x, axis, marks, tools, range: zoom, onzoom: setZoom, onstep: pick });
+      otelRl.charts.lines(element, panel, lines, { x, axis, marks, tools, range: zoom, base: others, onzoom: setZoom, onstep: pick });
       if (Boolean(element.isFull) !== isFull) { element.isFull = isFull; Plotly.Plots.resize(element); }
     };
     const problem = failure ?? (isSeen ? error?.message : null);
     return html`<article class=${`card chart ${isFull ? "full" : ""}`} ref=${card}>
-      <div class="title"><h3 title=${`${panel.title}\n${panel.keys.slice(0, 3).join("\n")}`}><bdi>${panel.title}</bdi></h3>
+      <div class="title"><h3 title=${`${panel.title}\n${panel.keys.slice(0, 3).join("\n")}`}><bdi>${panel.title}</bdi>${more === undefined ? null : html` <span class="quiet more-than" title=${`At the last step of both, compared with ${baseline.name}`}>${more < 0 ? "−" : "+"}${otelRl.number(Math.abs(more))}</span>`}</h3>
         <span class="acting"><button type="button" class="star" aria-pressed=${String(isFirst(panel.id))} aria-label=${`Show first: ${panel.title}`} title="Show first" onClick=${() => star(panel.id)}>${isFirst(panel.id) ? "★" : "☆"}</button>
           <button type="button" class="large" aria-pressed=${String(isFull)} aria-label=${`Fill the window: ${panel.title}`} title="Fill the window (Esc)" onClick=${() => setFull(isFull ? null : panel.id)}>⤢</button></span>
-        <${otelRl.saving.Buttons} run=${run} panel=${panel} plot=${plot} detail=${detail} onfail=${setFailure} /></div>
+        <${otelRl.saving.Buttons} run=${run} panel=${panel} plot=${plot} query=${query} axis=${axis || x} onfail=${setFailure} /></div>
       ${problem ? html`<p class="failure" role="status">${problem}</p>` : null}
-      <div class="drawn"><${Plot} class="plot" data-panel=${panel.id} isSeen=${isSeen} draw=${draw} deps=${[...wanted, isSeen]} /><i class="cursor"></i></div>
+      <div class="drawn"><${Plot} class="plot" data-panel=${panel.id} draw=${draw} deps=${[...wanted, isSeen]} /><i class="cursor"></i></div>
       ${names.length > 12 ? html`<p class="quiet">${names.length} lines, from ${names[0][0]} (blue) to ${names.at(-1)[0]} (red)</p>` : names.length > 1 ? html`<${Legend} names=${names} />` : null}
     </article>`;
   }
@@ -142,7 +160,8 @@
     const { found } = useAnswer(`runs/${run}/environment`, {}, 0);
     const known = Object.entries(found ?? {}).filter(([, value]) => value);
     if (!known.length) return null;
-    return html`<details class="card" id="provenance" open=${known.length <= 12}><summary>What was run</summary><table><tbody>${known.map(([key, value]) => html`<tr key=${key}><td>${key}</td><td class="text">${value}</td></tr>`)}</tbody></table></details>`;
+    const { before } = otelRl.report;
+    return html`${before ? html`<${otelRl.Differences} names=${["this run", before.name]} found=${[found, before.environment]} />` : null}<details class="card" id="provenance" open=${known.length <= 12}><summary>What was run</summary><table><tbody>${known.map(([key, value]) => html`<tr key=${key}><td>${key}</td><td class="text">${value}</td></tr>`)}</tbody></table></details>`;
   }
 
   function Verdict({ run, tick, diagnosis }) {
@@ -184,8 +203,7 @@
 
   function since(cause, last) {
     if (cause.since_step === null) return [];
-    const shade = otelRl.charts.color("--warn");
-    return [{ type: "rect", xref: "x", yref: "paper", x0: cause.since_step, x1: cause.until_step ?? Math.max(last, cause.since_step), y0: 0, y1: 1, line: { width: 0 }, fillcolor: shade, opacity: 0.14, layer: "below" }];
+    return [{ type: "rect", xref: "x", yref: "paper", x0: cause.since_step, x1: cause.until_step ?? Math.max(last, cause.since_step), y0: 0, y1: 1, line: { width: 0 }, fillcolor: otelRl.charts.cause, opacity: 0.14, layer: "below" }];
   }
 
   const axisOfSteps = { title: { text: "step", standoff: 4, font: { size: 11 } } };
@@ -196,13 +214,13 @@
       const places = [...heatmap.workers.keys()].filter((place) => place !== accused).slice(0, MOST_LINES);
       const line = (place, isAccused) => ({
         type: "scatter", mode: "lines", name: otelRl.plain(heatmap.workers[place]), x: heatmap.steps, y: heatmap.seconds[place], connectgaps: false, hovertemplate: "%{y:.4~g} s",
-        line: { width: isAccused ? 3 : 1, color: isAccused ? otelRl.charts.path : otelRl.charts.color("--quiet") }, opacity: isAccused ? 1 : places.length > 12 ? 0.35 : 0.6,
+        line: { width: isAccused ? 3 : 1, color: isAccused ? otelRl.charts.path : otelRl.charts.quiet }, opacity: isAccused ? 1 : places.length > 12 ? 0.35 : 0.6,
       });
       otelRl.charts.draw(element, [...places.map((place) => line(place, false)), ...(accused < 0 ? [] : [line(accused, true)])],
         { shapes: since(cause, heatmap.steps.at(-1)), hovermode: "closest", xaxis: axisOfSteps, yaxis: { rangemode: "tozero" } });
       otelRl.charts.byKeyboard(element, `${cause.role}/${cause.phase} by worker`, () => otelRl.charts.pointsOf(element, "s", null));
     };
-    const names = [...(cause.worker ? [[cause.worker, otelRl.charts.path]] : []), [cause.worker ? "its peers" : "workers", "var(--quiet)"]];
+    const names = [...(cause.worker ? [[cause.worker, otelRl.charts.path]] : []), [cause.worker ? "its peers" : "workers", otelRl.charts.quiet]];
     return html`<article class="card chart"><div class="title"><h3><bdi>${cause.role}/${cause.phase} by worker (s)</bdi></h3></div>
       <div class="drawn"><${Plot} class="plot" data-evidence="workers" draw=${draw} deps=${[heatmap]} /></div><${Legend} names=${names} /></article>`;
   }

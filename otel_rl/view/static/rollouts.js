@@ -63,12 +63,12 @@
   function ByStep({ steps }) {
     const draw = (plot) => {
       const [xs, lows, middles, highs, zeros, mosts] = [0, 1, 2, 3, 4, 5].map((place) => steps.map((one) => one[place]));
-      const { palette, color } = otelRl.charts;
+      const { palette, bad, good } = otelRl.charts;
       const line = (name, y, shade, more = {}) => ({ type: "scatter", mode: "lines", name, x: xs, y, line: { color: shade, width: 1.8 }, hovertemplate: "%{y:.3~g}", ...more });
       const share = { yaxis: "y2", hovertemplate: "%{y:.0%}" };
       otelRl.charts.draw(plot, [
         line("10 %", lows, palette[0], { line: { width: 0 } }), line("90 %", highs, palette[0], { line: { width: 0 }, fill: "tonexty", fillcolor: `${palette[0]}40` }), line("median", middles, palette[0]),
-        line("at 0 or less", zeros, color("--bad"), { ...share, line: { color: color("--bad"), width: 1, dash: "dot" } }), line("at the highest", mosts, color("--good"), { ...share, line: { color: color("--good"), width: 1, dash: "dot" } }),
+        line("at 0 or less", zeros, bad, { ...share, line: { color: bad, width: 1, dash: "dot" } }), line("at the highest", mosts, good, { ...share, line: { color: good, width: 1, dash: "dot" } }),
       ], { margin: { l: 44, r: 44, t: 6, b: 30 }, xaxis: { title: { text: "step", standoff: 4, font: { size: 11 } } }, yaxis2: { overlaying: "y", side: "right", range: [0, 1], tickvals: [0, 0.5, 1], tickformat: ".0%", showgrid: false } });
       otelRl.charts.byKeyboard(plot, "Rewards by step", () => otelRl.charts.pointsOf(plot, "", null));
     };

@@ -1,6 +1,6 @@
 "use strict";
 {
-  const { html, Badge, Heading, Select, Spark, Toggle, useAnswer, useDelayed, useEffect, useMemo, useParam, useRef, useState } = otelRl;
+  const { html, Badge, Heading, Select, Spark, Toggle, useAnswer, useDelayed, useEffect, useMemo, useParam, useRef, useState, useStore } = otelRl;
   const SETTING = "config ";
   const OF_RUNS = { tags: (run) => run.tags.join(", "), machines: (run) => run.machines.join(", "), GPUs: (run) => run.gpus }; // columns that nothing is read for
   const nameOf = (run) => `${run.experiment}/${run.trial}`;
@@ -105,18 +105,12 @@
 
   // Mean, lowest and highest of several lines, at every place of one of them; a line is straight between its points.
   function together(lines) {
-    const parts = lines.map(({ xs, ys, trend }) => (trend[0].length ? trend : [xs, ys])).map(([xs, ys]) => xs.map((x, place) => [x, ys[place]]).filter(([, y]) => y !== null));
+    const parts = lines.map(otelRl.charts.pointsIn);
     const all = [...new Set(parts.flatMap((part) => part.map(([x]) => x)))].sort((a, b) => a - b);
     const every = Math.ceil(all.length / 600);
-    const at = parts.map(() => 0);
     const found = { xs: [], mean: [], low: [], high: [] };
     for (const x of all.filter((_, place) => place % every === 0 || place === all.length - 1)) {
-      const ys = parts.flatMap((part, n) => {
-        while (at[n] + 1 < part.length && part[at[n] + 1][0] <= x) at[n] += 1;
-        const [before, after] = [part[at[n]], part[at[n] + 1]];
-        if (!before || x < before[0] || (!after && x > before[0])) return [];
-        return [after ? before[1] + ((after[1] - before[1]) * (x - before[0])) / (after[0] - before[0]) : before[1]];
-      });
+      const ys = parts.map((part) => otelRl.charts.valueAt(part, x)).filter((y) => y !== null);
       if (!ys.length) continue;
       found.xs.push(x);
       found.mean.push(ys.reduce((sum, y) => sum + y, 0) / ys.length);
@@ -278,12 +272,13 @@
     const without = runs.filter((_, place) => lines[place] && !lines[place].xs.length).map(nameOf);
     const unit = units.get(key) ?? "";
     const groups = groupsOf(runs, environments, group, colors);
-    return html`<div class="card"><${otelRl.charts.Plot} class="plot" id="compare" draw=${(plot) => drawRuns(plot, { groups, lines, key, unit, x, title: true })} deps=${[comparison, group]} />
+    return html`<div class="card chart"><div class="title"><span class="grow"></span><span class="saving"><button type="button" title="Save the values" aria-label="csv, Save the values of the compared runs" onClick=${() => otelRl.saving.download(`${key}.csv`, otelRl.saving.shown(document.getElementById("compare"), x === "time" ? "hours" : "step"))}>csv</button></span></div>
+        <${otelRl.charts.Plot} class="plot" id="compare" draw=${(plot) => drawRuns(plot, { groups, lines, key, unit, x, title: true })} deps=${[comparison, group]} />
         <${otelRl.charts.Legend} names=${groups.map(({ name, color }) => [name, color])} /></div>
       <p class="quiet">${key && without.length ? `Without this key: ${without.join(", ")}` : ""}</p>
       ${runs.length ? html`<p><button type="button" id="grid" aria-expanded=${String(Boolean(isGrid))} onClick=${() => setGrid(isGrid ? "" : "1")}>First charts of these runs</button></p>` : null}
       ${isGrid && runs.length ? html`<${Grid} runs=${runs} groups=${groups} x=${x} tick=${tick} />` : null}
-      ${environments.length > 1 ? html`<${Differences} runs=${runs} found=${environments} />` : null}`;
+      ${environments.length > 1 ? html`<${otelRl.Differences} names=${runs.map(nameOf)} found=${environments} />` : null}`;
   }
 
   // The charts that come first in the first of the runs, each with a line for every run.
@@ -304,20 +299,22 @@
     return html`<article class="card chart" ref=${card}><div class="title"><h3 title=${key}><bdi>${panel.title}</bdi></h3></div><${otelRl.charts.Plot} class="plot" data-grid=${key} draw=${draw} deps=${[lines, isRead, groups.map((one) => `${one.name} ${one.color} ${one.members}`).join()]} /></article>`;
   }
 
-  // Settings, command and code in which the chosen runs differ.
-  function Differences({ runs, found }) {
+  // Settings, command and code in which runs differ.
+  otelRl.Differences = function Differences({ names: ofRuns, found }) {
     const names = [...new Set(found.flatMap((one) => Object.keys(one)))].filter((name) => new Set(found.map((one) => one[name] ?? "")).size > 1);
     const rows = names.sort((a, b) => b.startsWith(SETTING) - a.startsWith(SETTING));
     return html`<div class="card scroll" id="differences"><h3>Differences of config and code</h3>${rows.length ? html`<table>
-      <thead><tr>${["key", ...runs.map(nameOf)].map((text) => html`<th key=${text} scope="col"><bdi>${text}</bdi></th>`)}</tr></thead>
+      <thead><tr>${["key", ...ofRuns].map((text) => html`<th key=${text} scope="col"><bdi>${text}</bdi></th>`)}</tr></thead>
       <tbody>${rows.map((name) => html`<tr key=${name}><th scope="row"><bdi>${name.replace(/^config /, "")}</bdi></th>${found.map((one, place) => html`<td key=${place} class="text">${one[name] ?? "–"}</td>`)}</tr>`)}</tbody></table>` : html`<p class="quiet">None was reported.</p>`}</div>`;
-  }
+  };
 
   function Line({ run, isHidden, isChosen, cells, color, onchoose, onfind }) {
     const { alive, expected } = workers(run);
+    const isBase = useStore(otelRl.baseline)?.id === run.id;
     return html`<tr data-run=${run.id} hidden=${isHidden}>
       <td>${run.step !== null ? html`<span class="row eye"><input type="checkbox" aria-label=${`compare ${nameOf(run)}`} checked=${isChosen} onChange=${(event) => onchoose(run.id, event.target.checked)} />
-        ${color ? html`<i class="dot" style=${`--shade: ${color}`}></i>` : null}</span>` : null}</td>
+        ${color ? html`<i class="dot" style=${`--shade: ${color}`}></i>` : null}
+        <button type="button" class="base" aria-pressed=${String(isBase)} aria-label=${`baseline ${nameOf(run)}`} title="Baseline: the charts of other runs are shown beside it" onClick=${() => otelRl.setBaseline(isBase ? null : { id: run.id, name: nameOf(run) })}>⚑</button></span>` : null}</td>
       <td><a href=${`#/run/${run.id}/overview`} class="cut"><bdi>${run.experiment}</bdi></a><span class="quiet cut trial"><bdi>${run.trial}</bdi></span>${run.tags.map((tag) => html`<button key=${tag} type="button" class="tag" title="Find the runs with this tag" onClick=${() => onfind(tag.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"))}><bdi class="cut">${tag}</bdi></button>`)}${run.crash ? html`<div class="quiet">${run.crash}</div>` : null}</td>
       <td><${Badge} word=${run.state} /></td><td data-label="step">${run.step ?? "–"}</td>
       <td>${run.shown && run.shown.ys.length ? html`<${Spark} ys=${run.shown.ys} />` : null}</td>

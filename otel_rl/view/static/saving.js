@@ -1,7 +1,7 @@
 "use strict";
 // Charts for papers and notebooks: a picture in colours of print, and every value.
 otelRl.saving = {
-  Buttons({ run, panel, plot, detail, onfail }) {
+  Buttons({ run, panel, plot, query, axis, onfail }) {
     const { html, saving } = otelRl;
     const button = (kind, title, save) => html`<button type="button" title=${title} aria-label=${`${kind}, ${title}: ${panel.title}`} onClick=${async () => {
       try {
@@ -12,7 +12,7 @@ otelRl.saving = {
       }
     }}>${kind}</button>`;
     return html`<span class="saving">${button("svg", "Save as a picture", () => saving.picture(plot.current, panel.title))}
-      ${otelRl.report ? null : button("csv", "Save the values", () => saving.values(run, panel, detail))}</span>`;
+      ${button("csv", "Save the values", () => (otelRl.report ? saving.shown(plot.current, axis) : saving.values(run, query, axis)))}</span>`;
   },
 
   // On white, and with what the card's title tells at the axis.
@@ -27,12 +27,21 @@ otelRl.saving = {
     return Plotly.toImage({ data: plot.data, layout }, { format: "svg", width: 640, height: 400 });
   },
 
-  // One value a line, because a run that went back has a step twice.
-  async values(run, panel, detail) {
-    const text = (one) => (/[",\n]/.test(one) ? `"${one.replaceAll('"', '""')}"` : one);
-    const { lines } = await otelRl.get(`runs/${run}/panel`, { id: panel.id, detail, every: 1 });
-    const rows = lines.flatMap((line) => line.xs.map((x, place) => `${x},${text(line.key)},${line.ys[place] ?? ""}`));
-    return `data:text/csv;charset=utf-8,${encodeURIComponent(["step,key,value", ...rows].join("\n") + "\n")}`;
+  // Every value in the part of x that the chart shows. One a line, because a run that went back has a step twice.
+  async values(run, query, axis) {
+    const { lines } = await otelRl.get(`runs/${run}/panel`, { ...query, every: 1 });
+    return otelRl.saving.csv(axis, "key", lines.map(({ key, xs, ys }) => [key, xs, ys]));
+  },
+
+  // The points as they are drawn: of several runs, or in a file without a server.
+  shown(plot, axis) {
+    return otelRl.saving.csv(axis, "line", plot.data.filter((one) => one.yaxis !== "y2").map(({ name, x, y }) => [name, x, y]));
+  },
+
+  csv(axis, what, lines) {
+    const text = (one) => (/[",\n]/.test(one) ? `"${String(one).replaceAll('"', '""')}"` : one);
+    const rows = lines.flatMap(([name, xs, ys]) => xs.map((x, place) => `${x instanceof Date ? x.toISOString() : x},${text(name)},${ys[place] ?? ""}`));
+    return `data:text/csv;charset=utf-8,${encodeURIComponent([`${text(axis)},${what},value`, ...rows].join("\n") + "\n")}`;
   },
 
   download(name, url) {

@@ -202,7 +202,7 @@
     pick.current = onpick;
     const draw = (plot) => {
       const { plain } = otelRl;
-      const { color, colorOf, path: pathColor } = otelRl.charts;
+      const { colorOf, palette, bad, grid, quiet, path: pathColor } = otelRl.charts;
       const { spans, lanes, path, links, steps } = shown;
       const others = lanes.map((lane) => (accused && lane.name !== accused ? 0.4 : 1)); // of the opacity
       const tops = [];
@@ -223,13 +223,13 @@
       const bars = (name, parts, shade, opacity, isWhole) => ({
         type: "bar", orientation: "h", name: plain(name), customdata: parts.map(([place]) => place), base: parts.map(([, start]) => start), x: parts.map(([, , length]) => length), y: parts.map(([place]) => yOf(spans[place])), width: 0.86,
         marker: { color: shade, opacity: parts.map(([place, start, length]) => others[spans[place].lane] * (!isWhole && isOnPath(spans[place].lane, start, length) ? Math.min(1, opacity + 0.2) : opacity)),
-          line: { width: parts.map(([place]) => (spans[place].failed ? 1.5 : 0.4)), color: parts.map(([place]) => (spans[place].failed ? color("--bad") : color("--card"))) } },
+          line: { width: parts.map(([place]) => (spans[place].failed ? 1.5 : 0.4)), color: parts.map(([place]) => (spans[place].failed ? bad : quiet)) } },
         text: parts.map(([place]) => text(place)), textposition: "none", hovertemplate: "%{text}<extra></extra>",
       });
       const traces = [...phases].flatMap(([name, places]) => {
         const { phase, waits } = spans[places[0]];
         const isDetail = !phase && (name === "rl.loop" || phases.size > 24); // of thirty names those without a phase are libraries' details
-        const shade = isDetail ? color("--quiet") : colorOf(name);
+        const shade = isDetail ? quiet : colorOf(name);
         const whole = places.map((place) => [place, spans[place].start, spans[place].seconds]);
         if (waits || isDetail) return [bars(name, whole, shade, waits ? 0.3 : 0.16, true)];
         // Time in which a part of it runs, often a wait, is no work of its own.
@@ -248,11 +248,11 @@
           if (to === picked) { uses.x.push(span.start + span.seconds, spans[from].start, null); uses.y.push(yOf(span), yOf(spans[from]), null); }
         }
       }
-      traces.push({ type: "scatter", mode: "lines", name: "uses", ...uses, line: { color: color("--text"), width: 1.2, dash: "dot" }, hoverinfo: "skip" });
-      const shapes = steps.map((step) => ({ type: "line", xref: "x", yref: "paper", x0: step.start, x1: step.start, y0: 0, y1: 1, line: { width: 1, dash: "dot", color: color("--quiet") } }));
+      traces.push({ type: "scatter", mode: "lines", name: "uses", ...uses, line: { color: palette[0], width: 1.8, dash: "dot" }, hoverinfo: "skip" });
+      const shapes = steps.map((step) => ({ type: "line", xref: "x", yref: "paper", x0: step.start, x1: step.start, y0: 0, y1: 1, line: { width: 1, dash: "dot", color: quiet } }));
       for (const [place, lane] of lanes.entries()) {
-        if (place) shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: tops[place] - 0.45, y1: tops[place] - 0.45, line: { width: 1, color: color("--grid") } });
-        if (lane.lost) shapes.push({ type: "line", x0: lane.end, x1: lane.end, y0: tops[place], y1: tops[place] + lane.rows, line: { width: 3, color: color("--bad") } });
+        if (place) shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: tops[place] - 0.45, y1: tops[place] - 0.45, line: { width: 1, color: grid } });
+        if (lane.lost) shapes.push({ type: "line", x0: lane.end, x1: lane.end, y0: tops[place], y1: tops[place] + lane.rows, line: { width: 3, color: bad } });
       }
       plot.style.height = kind ? `${Math.min(600, 70 + 11 * height)}px` : `${Math.min(2400, Math.max(220, 80 + 17 * height))}px`;
       otelRl.charts.draw(plot, traces, {

@@ -119,7 +119,6 @@
     const isTime = Boolean(heatmap.seconds);
     const toStep = otelRl.report ? null : (step) => { location.hash = `#/run/${run}/timeline/${step}`; };
     const draw = (plot) => {
-      const isDark = otelRl.isDark();
       const at = (cells, share) => {
         const sorted = cells.flat().filter((one) => one !== null).map(Math.abs).sort((a, b) => a - b);
         return sorted[Math.floor(share * (sorted.length - 1))];
@@ -129,7 +128,7 @@
       const most = (isTime ? Math.max(at(cells, 0.995), 2.5 * at(cells, 0.5)) : Math.max(at(cells, 0.995), 0.3 * at(heatmap.values, 0.5))) || 1;
       // Of ratios one is the usual, and what is twice as long is seen, however long the longest is.
       const top = isRatio ? Math.min(most, 4) : most;
-      const scale = !isTime ? [[0, "#2f5fa8"], [0.5, isDark ? "#1d2733" : "#f2f3f5"], [1, isDark ? "#ff5470" : "#c92a4b"]] : isDark ? [[0, "#1d2733"], [0.35, "#2f5fa8"], [0.65, "#d08a35"], [1, "#ff5470"]] : [[0, "#edf2fb"], [0.35, "#9dbcf0"], [0.65, "#f2b05e"], [1, "#c92a4b"]];
+      const scale = isTime ? [[0, "rgba(47,95,168,0.06)"], [0.35, "rgba(72,120,208,0.55)"], [0.65, "rgba(226,140,50,0.8)"], [1, "#d6304f"]] : [[0, "#2f5fa8"], [0.5, "rgba(128,140,155,0.06)"], [1, "#d6304f"]];
       const rows = heatmap.workers.length;
       const named = [...heatmap.workers.keys()].filter((place) => rows <= MOST_NAMES || place % Math.ceil(rows / 40) === 0);
       plot.style.height = `${Math.min(1600, Math.max(220, 110 + (rows > MOST_NAMES ? 9 : 24) * rows))}px`;
@@ -141,7 +140,7 @@
         hovertemplate: isRatio ? "%{text}<br>step %{x}: %{customdata:.4~g} s, %{z:.3~g} times the median<extra></extra>" : isTime ? "%{text}<br>step %{x}: %{z:.4~g} s<extra></extra>" : `%{text}<br>step %{x}: %{customdata:.4~g} ${plain(unit)}, %{z:+.3~g} from the median<extra></extra>`,
       }], {
         hovermode: "closest", margin: { l: 130, r: 10, t: 8, b: 36 }, xaxis: { title: { text: "step", font: { size: 11 }, standoff: 4 }, showgrid: false },
-        shapes: since === null ? [] : [{ type: "line", xref: "x", yref: "paper", x0: since - 0.5, x1: since - 0.5, y0: 0, y1: 1, line: { width: 2, color: otelRl.charts.color("--warn") } }],
+        shapes: since === null ? [] : [{ type: "line", xref: "x", yref: "paper", x0: since - 0.5, x1: since - 0.5, y0: 0, y1: 1, line: { width: 2, color: otelRl.charts.cause } }],
         yaxis: { autorange: "reversed", tickvals: named, ticktext: named.map((place) => heatmap.workers[place]).map((name) => plain(name.length > 24 ? `${name.slice(0, 23)}…` : name)), showgrid: false, zeroline: false },
         uirevision: heatmap.phase ?? heatmap.key,
       });

@@ -112,6 +112,23 @@ def test_the_rank_with_the_first_nan_is_named_though_all_have_it_later() -> None
     assert len(report.causes) == 1
 
 
+def test_of_a_reward_that_fell_with_a_nan_nothing_before_it_is_the_cause() -> None:
+    """The divergence from the reference grows while a policy learns."""
+
+    def values(key: str, step: int, usual: float) -> float:
+        if key.endswith("reward/mean"):
+            return 0.03 + 0.46 * (step / AT) ** 2 if step <= AT else 0.0
+        if key.endswith("kl"):
+            return 0.03 * step + 0.03 * max(0, step - 19) if step <= AT else math.nan
+        return usual
+
+    def odd(name: str, index: int, step: int) -> bool:
+        return name == "grad_norm" and (step > AT or (step == AT and index == 1))
+
+    (cause,) = said(World(values=values, odd=odd)).causes
+    assert (cause.kind, cause.worker, cause.since) == (Kind.NAN, "learner/1", AT)
+
+
 def test_a_nan_that_has_passed_is_no_cause_of_what_is_wrong_now() -> None:
     world = World(odd=lambda _name, _index, step: step in {AT, AT + 1})
     (cause,) = diagnose(world.history(), passed=True).causes

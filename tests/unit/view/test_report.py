@@ -99,6 +99,26 @@ def test_the_page_gives_a_report_to_those_who_may_see_the_run(tmp_path: Path) ->
     assert jobs.answer(Question("runs")).media == "application/json"
 
 
+def test_a_report_that_cannot_be_made_is_told_to_its_asker_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mistake of the builder ends neither the server nor the report of another reader."""
+    write_run(tmp_path, LookedAt())
+    jobs = ReportJobs(Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0))
+    broken, sound = (
+        Question(f"runs/{run_id('grpo', '1')}/report", {"ticket": ticket}) for ticket in "ab"
+    )
+    assert jobs.answer(sound).status == UNFINISHED
+    assert jobs.answer(broken).status == UNFINISHED
+    with monkeypatch.context() as patched:
+        patched.setattr(pages, "_read_so_far", lambda _progress: {"read": "all"})
+        answer = asked(jobs, broken)
+    assert answer.status == 500
+    assert "TypeError" in json.loads(answer.body)["error"]
+    assert "Traceback" in caplog.text
+    assert asked(jobs, sound).status == 200
+
+
 def test_a_report_waits_for_the_history_and_holds_up_no_other_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
