@@ -279,9 +279,8 @@ class Buckets(Sequence[tuple[float, float, int]]):
         return cls(tuple([one[:2] for one in known]), [n for _, _, n in known])
 
     def __iter__(self) -> Iterator[tuple[float, float, int]]:
-        for (lower, upper), n in zip(self.layout, self.counts, strict=True):
-            if n:
-                yield lower, upper, n
+        pairs = zip(self.layout, self.counts, strict=True)
+        return iter([(lower, upper, n) for (lower, upper), n in pairs if n])
 
     def __len__(self) -> int:
         return len(self.counts) - self.counts.count(0)

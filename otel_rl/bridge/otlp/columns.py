@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice, repeat
-from typing import Any, Final, Protocol, cast, overload
+from typing import Any, Final, cast, overload
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     DataPointFlags,
@@ -40,7 +40,14 @@ from otel_rl.bridge.otlp.identities import (
 )
 from otel_rl.bridge.otlp.layouts import FIRST_TAGS, Layouts
 from otel_rl.bridge.otlp.resource import Sender
-from otel_rl.bridge.otlp.spread_points import covered, spread_points, start_of, temporality_of
+from otel_rl.bridge.otlp.spread_points import (
+    InDoubt,
+    PointRules,
+    covered,
+    spread_points,
+    start_of,
+    temporality_of,
+)
 from otel_rl.bridge.otlp.views import NumberView, RawMetrics, exemplars_of
 from otel_rl.records import (
     PART,
@@ -75,8 +82,6 @@ REPEATED: Final = -1
 # Cost of a resource without points, in values.
 _RESOURCE: Final = 4
 
-_NUMBERS: Final = frozenset({"gauge", "sum"})
-
 _NO_VALUE: Final = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
 # Tags of a NumberDataPoint: field number << 3 | wire type.
@@ -93,37 +98,6 @@ _LAYOUTS: Final = Layouts(
 
 _LONG_BYTES: Final = 1 << 10
 """A longer point has many exemplars, which are read by column themselves."""
-
-
-class PointRules(Protocol):
-    """Bounds of the receiving side that hold for whole columns.
-
-    What is within them has no fault. Anything else may have none, either.
-    """
-
-    @property
-    def mark(self) -> object:
-        """Value that marks identities which these rules have accepted."""
-
-    @property
-    def earliest_ns(self) -> int: ...
-
-    @property
-    def latest_ns(self) -> int: ...
-
-    @property
-    def short_bytes(self) -> int:
-        """Size of an exemplar, or of a point's attributes, below which it has no fault."""
-
-    @property
-    def max_exemplars(self) -> int: ...
-
-    def are_sound(self, metric: Metric, kind: str) -> bool:
-        """Return whether no point of a histogram or a summary has a fault."""
-
-
-class InDoubt(Exception):  # it is no error
-    """Something is new, or not within the bounds: each item of the resource is to be checked."""
 
 
 class Columns(Sequence[Point]):
@@ -390,8 +364,6 @@ class ResourceReading:
                     if rules is not None:
                         raise InDoubt  # of its name
                     continue
-                if rules is not None and kind not in _NUMBERS and not rules.are_sound(metric, kind):
-                    raise InDoubt
                 owner = scope, metric.name, metric.unit
                 for some in [points] if len(points) <= PART else _pieces(points):
                     if kind == "gauge":
@@ -417,7 +389,9 @@ class ResourceReading:
                 found.others += self._sums(owner, metric, islice(sums, len(points)))
             else:
                 find = partial(self._series, *owner)
-                made = spread_points(metric, kind, points, find, self.sender, self._now_ns)
+                made = spread_points(
+                    metric, kind, points, find, self.sender, self._now_ns, self._rules
+                )
                 found.others += made
         return found
 

@@ -1,10 +1,10 @@
 """Makes points of histograms and summaries: one object each, as they differ in length."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final, cast
+from typing import Any, Final, Protocol, cast
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AggregationTemporality,
@@ -22,7 +22,15 @@ from otel_rl.bridge.otlp.views import exemplars_of
 from otel_rl.records import Buckets, Covered, HistogramPoint, Series, SummaryPoint, Temporality
 from otel_rl.semconv.spec import Instrument
 
-__all__ = ["FindSeries", "covered", "spread_points", "start_of", "temporality_of"]
+__all__ = [
+    "FindSeries",
+    "InDoubt",
+    "PointRules",
+    "covered",
+    "spread_points",
+    "start_of",
+    "temporality_of",
+]
 
 FindSeries = Callable[[Instrument, str, tuple[bytes, ...]], Series]
 """Returns the series of a metric's points by their instrument, kind of data and attributes."""
@@ -41,18 +49,60 @@ _MAX_LAYOUTS: Final = 1 << 8
 """Layouts of each kind that are kept, of mostly 16 to 160 buckets."""
 
 _Histogram = HistogramDataPoint | ExponentialHistogramDataPoint
+_Spread = _Histogram | SummaryDataPoint
 _Layout = tuple[tuple[float, float], ...]
+
+
+class PointRules(Protocol):
+    """Bounds of the receiving side that hold for whole columns.
+
+    What is within them has no fault. Anything else may have none, either.
+    """
+
+    @property
+    def mark(self) -> object:
+        """Value that marks identities which these rules have accepted."""
+
+    @property
+    def earliest_ns(self) -> int: ...
+
+    @property
+    def latest_ns(self) -> int: ...
+
+    @property
+    def short_bytes(self) -> int:
+        """Size of an exemplar, or of a point's attributes, below which it has no fault."""
+
+    @property
+    def max_exemplars(self) -> int: ...
+
+    @property
+    def max_buckets(self) -> int: ...
+
+    def are_sound(self, metric: str, kind: str, points: Sequence[Any]) -> bool:
+        """Return whether no point of a histogram or a summary has a fault."""
+
+
+class InDoubt(Exception):  # it is no error
+    """Something is new, or not within the bounds: each item of the resource is to be checked."""
 
 
 def spread_points(
     metric: Metric,
     kind: str,
-    points: Iterable[_Histogram | SummaryDataPoint],
+    points: Sequence[_Spread],
     find: FindSeries,
     sender: Sender,
     now_ns: int,
+    rules: PointRules | None,
 ) -> Iterator[HistogramPoint | SummaryPoint]:
-    """Yield the points of a histogram, of either kind, or of a summary."""
+    """Yield the points of a histogram, of either kind, or of a summary.
+
+    Raises:
+        InDoubt: A point is not known to be within the bounds.
+    """
+    if rules is not None and kind != "histogram":
+        rules = _checked(metric, kind, points, rules)
     is_scaled, data = kind == "exponential_histogram", _DATA[kind]
     temporality = Temporality.CUMULATIVE
     if kind != "summary":
@@ -62,8 +112,11 @@ def spread_points(
         data = f"{data} delta".lstrip()
     for point in points:
         if point.flags & _NO_VALUE:
+            rules = _checked(metric, kind, points, rules)
             continue
-        attributes, step = split_step(tuple(serialized(point.attributes)))
+        attributes = tuple(serialized(point.attributes))
+        attributes_bytes = sum(map(len, attributes))
+        attributes, step = split_step(attributes)
         if kind == "summary":
             summary = cast("SummaryDataPoint", point)
             series = find(Instrument.GAUGE, data, attributes)
@@ -73,9 +126,21 @@ def spread_points(
         histogram = cast("_Histogram", point)
         series = find(Instrument.HISTOGRAM, data, attributes)
         if exemplars := exemplars_of(histogram):
+            rules = _checked(metric, kind, points, rules)
             share = find(Instrument.HISTOGRAM, "share", attributes)
             yield from _shares(histogram, exemplars, share, now_ns)
         start_ns, time_ns = point.start_time_unix_nano, point.time_unix_nano
+        if is_scaled:
+            buckets, is_sound = _scaled_buckets(cast("ExponentialHistogramDataPoint", point)), True
+        else:
+            buckets, is_sound = _explicit_buckets(cast("HistogramDataPoint", point))
+        if rules is not None and not (
+            is_sound
+            and len(buckets.counts) <= rules.max_buckets
+            and attributes_bytes <= rules.short_bytes
+            and rules.earliest_ns <= time_ns <= rules.latest_ns
+        ):
+            rules = _checked(metric, kind, points, rules)
         yield HistogramPoint(
             series=series,
             start_ns=start_of(sender, start_ns),
@@ -85,13 +150,20 @@ def spread_points(
             total=histogram.sum if histogram.HasField("sum") else None,
             minimum=histogram.min if histogram.HasField("min") else None,
             maximum=histogram.max if histogram.HasField("max") else None,
-            buckets=_scaled_buckets(cast("ExponentialHistogramDataPoint", point))
-            if is_scaled
-            else _explicit_buckets(cast("HistogramDataPoint", point)),
+            buckets=buckets,
             covers=covered(sender, start_ns, time_ns, tiles=is_delta and step is None),
             step=step,
             is_scraped=sender.is_scraped,
         )
+
+
+def _checked(
+    metric: Metric, kind: str, points: Sequence[_Spread], rules: PointRules | None
+) -> PointRules | None:
+    """Check points one by one. Returns what is left to check them by: nothing."""
+    if rules is not None and not rules.are_sound(metric.name, kind, points):
+        raise InDoubt
+    return None
 
 
 def start_of(sender: Sender, start_ns: int) -> int:
@@ -158,12 +230,14 @@ def _shares(
         )
 
 
-def _explicit_buckets(point: HistogramDataPoint) -> Buckets:
-    layout, counts = _explicit_layout(tuple(point.explicit_bounds)), [*point.bucket_counts]
+def _explicit_buckets(point: HistogramDataPoint) -> tuple[Buckets, bool]:
+    """Return the buckets of a point, and whether they have the right number and ascend."""
+    layout, is_ascending = _explicit_layout(tuple(point.explicit_bounds[:]))
+    counts = point.bucket_counts[:]
     if len(counts) != len(layout):  # a point may have none of both
         n = min(len(counts), len(layout))
-        layout, counts = layout[:n], counts[:n]
-    return Buckets(layout, counts)
+        return Buckets(layout[:n], counts[:n]), False
+    return Buckets(layout, counts), is_ascending
 
 
 def _scaled_buckets(point: ExponentialHistogramDataPoint) -> Buckets:
@@ -179,9 +253,10 @@ def _scaled_buckets(point: ExponentialHistogramDataPoint) -> Buckets:
 
 
 @lru_cache(maxsize=_MAX_LAYOUTS)
-def _explicit_layout(explicit_bounds: tuple[float, ...]) -> _Layout:
+def _explicit_layout(explicit_bounds: tuple[float, ...]) -> tuple[_Layout, bool]:
+    """Return the layout of a histogram, and whether its bounds ascend."""
     bounds = [-math.inf, *explicit_bounds, math.inf]
-    return tuple(pairwise(bounds))
+    return tuple(pairwise(bounds)), all(one < other for one, other in pairwise(explicit_bounds))
 
 
 @lru_cache(maxsize=_MAX_LAYOUTS)

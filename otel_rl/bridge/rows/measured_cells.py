@@ -1,8 +1,6 @@
 """Measurements of each worker in a step, as a record of the history has them."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
@@ -19,7 +17,10 @@ _MAX_STEPS: Final = 8
 # Measurements between two records that are separated by step.
 _MAX_CELLS: Final = 4_096
 
-_Place = tuple[WorkerState, int | None]
+_Cell = float | list[float]
+"""Measurements of a worker: the value of one that is finite; else number and sum of the finite
+ones, and number of the others."""
+_Cells = dict[WorkerState, _Cell]
 _Fields = tuple[str, int | None, int, float, int]  # of ``WorkerFacts``
 
 
@@ -27,65 +28,52 @@ class MeasuredCells:
     """Measurements of each worker in a step, by tracker key: number, sum and odd values."""
 
     def __init__(self) -> None:
-        self._cells: dict[str, dict[_Place, list[float]]] = {}
+        self._of_steps: dict[int | None, dict[str, _Cells]] = {}
+        self._keys: dict[str, None] = {}  # in order
         self._n_cells = 0
 
     def __bool__(self) -> bool:
-        return bool(self._cells)
+        return bool(self._keys)
 
     def add(
         self, stream: Stream, values: Sequence[float], steps: Sequence[int | None] = ()
     ) -> None:
         """Record measurements or counts of a worker."""
-        of = self._cells.get(stream.group.key)
-        if of is None:
-            if len(self._cells) >= MAX_KEYS:
-                return
-            of = self._cells[stream.group.key] = {}
-        worker, before = stream.worker, len(of)
-        if steps and len(steps) <= _MAX_STEPS and self._n_cells < _MAX_CELLS:
-            for value, step in zip(values, steps, strict=True):
-                cell = of.get((worker, step))
-                if cell is None:
-                    cell = of[worker, step] = [0, 0.0, 0]
-                if value - value == 0:  # finite
-                    cell[0] += 1
-                    cell[1] += value
-                else:
-                    cell[2] += 1
-        else:  # too many to separate, or without a step
-            place = worker, steps[-1] if steps else None
-            cell = of.get(place)
-            if cell is None:
-                cell = of[place] = [0, 0.0, 0]
-            _put(cell, values)
-        self._n_cells += len(of) - before
+        keys = (stream.group.key,)
+        if not steps or len(steps) > _MAX_STEPS or self._n_cells >= _MAX_CELLS:
+            steps = [steps[-1] if steps else None] * len(values)  # one, or too many to separate
+        for value, step in zip(values, steps, strict=True):
+            self.add_export(keys, stream.worker, step, (value,))
 
     def add_export(
         self, keys: tuple[str, ...], worker: WorkerState, step: int | None, values: Sequence[float]
     ) -> None:
         """Record a measurement of each of a worker's keys in a step, or without a step."""
-        place = worker, step
+        of_keys = self._of_steps.get(step)
+        if of_keys is None:
+            of_keys = self._of_steps[step] = {}
         for key, value in zip(keys, values, strict=True):
-            of = self._cells.get(key)
-            if of is None:
-                if len(self._cells) >= MAX_KEYS:
-                    continue
-                of = self._cells[key] = {}
-            cell = of.get(place)
-            if cell is None:
-                cell = of[place] = [0, 0.0, 0]
-                self._n_cells += 1
-            if value - value == 0:  # finite
-                cell[0] += 1
-                cell[1] += value
+            cells = of_keys.get(key)
+            if cells is None:
+                if key not in self._keys:
+                    if len(self._keys) >= MAX_KEYS:
+                        continue
+                    self._keys[key] = None
+                cells = of_keys[key] = {}
+            if worker in cells:
+                cells[worker] = _added(cells[worker], value)
             else:
-                cell[2] += 1
+                # A finite one is nearly all that there is.
+                cells[worker] = 0.0 + value if value - value == 0 else [0, 0.0, 1]
+                self._n_cells += 1
 
     def fields(self) -> WorkerFields:
         """Return the columns of one history record."""
-        names = _Names()
-        return WorkerFields({key: [*_of_cells(cells, names)] for key, cells in self._cells.items()})
+        names, found = _Names(), {key: list[_Fields]() for key in self._keys}
+        for step, of_keys in self._of_steps.items():
+            for key, cells in of_keys.items():
+                found[key] += [_fields(names[of], step, cell) for of, cell in _outstanding(cells)]
+        return WorkerFields(found)
 
 
 class _Names(dict[WorkerState, str]):
@@ -94,47 +82,37 @@ class _Names(dict[WorkerState, str]):
         return name
 
 
-def _put(cell: list[float], values: Sequence[float]) -> None:
-    total = sum(values)
-    if math.isfinite(total):
-        cell[0] += len(values)
-        cell[1] += total
-        return
-    finite = [value for value in values if math.isfinite(value)]
-    cell[0] += len(finite)
-    cell[1] += sum(finite)
-    cell[2] += len(values) - len(finite)
+def _added(cell: _Cell, value: float) -> list[float]:
+    added = cell if isinstance(cell, list) else [1, cell, 0]
+    if value - value == 0:  # finite
+        added[0] += 1
+        added[1] += value
+    else:
+        added[2] += 1
+    return added
 
 
-def _of_cells(cells: Mapping[_Place, Sequence[float]], names: _Names) -> Iterator[_Fields]:
-    for (of, step), (count, total, oddities) in _recorded(cells):
-        yield names[of], step, int(count), total, int(oddities)
+def _fields(worker: str, step: int | None, cell: _Cell) -> _Fields:
+    if not isinstance(cell, list):
+        return worker, step, 1, cell, 0
+    count, total, oddities = cell
+    return worker, step, int(count), total, int(oddities)
 
 
-def _recorded(
-    cells: Mapping[_Place, Sequence[float]],
-) -> Iterable[tuple[_Place, Sequence[float]]]:
-    if len({step for _, step in cells}) == 1:  # nearly always
-        return _outstanding([*cells.items()])
-    of_step: dict[int | None, list[tuple[_Place, Sequence[float]]]] = {}
-    for cell in cells.items():
-        of_step.setdefault(cell[0][1], []).append(cell)
-    return chain.from_iterable(map(_outstanding, of_step.values()))
-
-
-def _outstanding(
-    cells: list[tuple[_Place, Sequence[float]]],
-) -> list[tuple[_Place, Sequence[float]]]:
+def _outstanding(cells: _Cells) -> Iterable[tuple[WorkerState, _Cell]]:
     """Return the cells with the lowest and the highest means, where there are many.
 
     Before they are made into facts: of 512 workers with 40 keys, that is most of the work.
     """
     if len(cells) <= ALL_RECORDED:
-        return cells
-    cells.sort(key=_oddities_and_mean)
-    return cells[: MOST_EXTREME // 2] + cells[-MOST_EXTREME // 2 :]
+        return cells.items()
+    ordered = sorted(cells.items(), key=_oddities_and_mean)
+    return ordered[: MOST_EXTREME // 2] + ordered[-MOST_EXTREME // 2 :]
 
 
-def _oddities_and_mean(cell: tuple[_Place, Sequence[float]]) -> tuple[float, float]:
-    _, (count, total, oddities) = cell
+def _oddities_and_mean(cell: tuple[WorkerState, _Cell]) -> tuple[float, float]:
+    made = cell[1]
+    if not isinstance(made, list):
+        return 0, made
+    count, total, oddities = made
     return oddities, total / (count or 1)

@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -76,6 +76,7 @@ class Rules:
         latest_ns: Latest time.
         short_bytes: Size of attributes that have no fault.
         max_exemplars: Exemplars of a point.
+        max_buckets: Buckets of a point.
     """
 
     def __init__(self, limits: ReceiveLimits, now_ns: int) -> None:
@@ -84,6 +85,7 @@ class Rules:
         self.earliest_ns = now_ns - int(limits.max_age_s * _NS_PER_S)
         self.latest_ns = now_ns + int(limits.max_future_s * _NS_PER_S)
         self.max_exemplars = limits.max_exemplars
+        self.max_buckets = limits.max_buckets
         self._max_exemplar_bytes = (
             _EXEMPLAR_BYTES + limits.max_attributes_bytes + limits.max_attributes * _HEAD_BYTES
         )
@@ -181,16 +183,16 @@ class Rules:
             )
         return buckets
 
-    def are_sound(self, metric: Metric, kind: str) -> bool:
+    def are_sound(self, metric: str, kind: str, points: Sequence[Any]) -> bool:
         """Return whether no point of a histogram or a summary has a fault, by a quick test.
 
         Raises:
             DecodeError: An exemplar cannot be parsed.
         """
-        for point in getattr(metric, kind).data_points:
+        for point in points:
             if not self.earliest_ns <= point.time_unix_nano <= self.latest_ns:
                 return False
-            if self.point(metric.name, kind, point) is not None:
+            if self.point(metric, kind, point) is not None:
                 return False
             exemplars = () if kind == "summary" else exemplars_of(point)
             if exemplars and not self._are_sound_exemplars(exemplars):
