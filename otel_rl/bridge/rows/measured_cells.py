@@ -39,11 +39,13 @@ class MeasuredCells:
         self, stream: Stream, values: Sequence[float], steps: Sequence[int | None] = ()
     ) -> None:
         """Record measurements or counts of a worker."""
-        keys = (stream.group.key,)
-        if not steps or len(steps) > _MAX_STEPS or self._n_cells >= _MAX_CELLS:
-            steps = [steps[-1] if steps else None] * len(values)  # one, or too many to separate
-        for value, step in zip(values, steps, strict=True):
-            self.add_export(keys, stream.worker, step, (value,))
+        n, step = len(values), steps[-1] if steps else None
+        keys = (stream.group.key,) * n
+        if n == 1 or not steps or n > _MAX_STEPS or self._n_cells >= _MAX_CELLS:
+            self.add_export(keys, stream.worker, step, values)  # too many steps are not separated
+            return
+        for value, of in zip(values, steps, strict=True):
+            self.add_export(keys[:1], stream.worker, of, (value,))
 
     def add_export(
         self, keys: tuple[str, ...], worker: WorkerState, step: int | None, values: Sequence[float]

@@ -24,6 +24,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from otel_rl.bridge.journal.state import Int64, Number, Stored
@@ -102,15 +103,14 @@ class _HistogramLife(_Life, gc=False):
 
     def without_empty_buckets(self) -> "_HistogramLife":
         """Return it as the journal keeps it: most buckets of most histograms are empty."""
-        filled = [place for place, n in enumerate(self.counts) if n]
         return _HistogramLife(
             self.time_ns,
             self.amount,
             self.total,
             self.minimum,
             self.maximum,
-            tuple([self.layout[place] for place in filled]),
-            [self.counts[place] for place in filled],
+            tuple(compress(self.layout, self.counts)),
+            [*filter(None, self.counts)],
         )
 
 
