@@ -186,8 +186,6 @@ def test_a_round_of_the_event_loop_reads_few_requests_that_take_long(
 
     with monkeypatch.context() as slow:
         slow.setattr(pipeline, "validate_known", counted)
-        slow.setattr(
-            "otel_rl.bridge.receive.pipeline.time.perf_counter", lambda: float(next(now_s))
-        )
+        slow.setattr("otel_rl.bridge.receive.pipeline.time.thread_time", lambda: float(next(now_s)))
         asyncio.run(send())
     door.close()
