@@ -221,7 +221,7 @@ def degeneration(history: RunHistory) -> Iterator[Cause]:
     if fall is not None and any(settings_changed(history, fall[1].step)):
         fall = None  # of harder tasks
     if fall is not None and any(
-        one.until is None and one.since is not None and one.since <= fall[1].step + _LATER
+        one.until is None and one.since is not None and one.since <= fall[1].step + SLACK
         for one in not_a_number(history)
     ):
         fall = None  # of a policy that is no number: what it did before is not why
