@@ -6,8 +6,8 @@
 It builds the source distribution and the wheel from the last commit, checks their metadata and
 contents, installs the wheel with each extra into an empty environment, runs the example of the
 quickstart there, and writes a list of components (CycloneDX) and the hashes. uv makes the
-environments, in a tenth of the time that pip takes, from the index that uv is configured for. Needs
-only the standard library, git and pip.
+environments, from the index that it is configured for. Needs only the standard library, git and
+pip.
 """
 
 import argparse
