@@ -85,7 +85,7 @@ def _attributes(attributes: Iterable[Attribute]) -> str:
                 f"`{one.key}`",
                 one.type,
                 _text(one.brief, one.note),
-                "; ".join(f"`{example}`" for example in one.examples)
+                "; ".join(f"`{example}`" for example in one.shown)
                 or "; ".join(f"`{member.value}`" for member in one.members[:2]),
                 _STABILITY,
             )

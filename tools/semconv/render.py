@@ -145,7 +145,7 @@ def _metric(metric: Metric) -> Mapping[str, object]:
         "group": metric.group,
         "derived": metric.derived,
         "tier": metric.tier if metric.tier is not Tier.FULL else None,
-        "tiers": dict(metric.tiers),
+        "tiers": metric.tiers,
         "summary": metric.summary,
     }
     return {
@@ -197,7 +197,7 @@ def _metric_table(metrics: Sequence[Metric]) -> str:
         return ", ".join((metric.reduction, *statistics, *each))
 
     def detail(metric: Metric) -> str:
-        return ", ".join([metric.tier, *(f"{name} {tier}" for name, tier in metric.tiers)])
+        return ", ".join([metric.tier, *(f"{name} {tier}" for name, tier in metric.tiers.items())])
 
     def meaning(metric: Metric) -> str:
         own = [key for key, _ in metric.attributes if key not in (*_DEVICE, _HOST)]
@@ -217,7 +217,7 @@ def _attribute_list(attributes: Sequence[Attribute]) -> str:
     def values(attribute: Attribute) -> str:
         if attribute.members and attribute.key not in _LISTED:
             return _codes(member.value for member in attribute.members)
-        examples = f" {_codes(attribute.examples[:1])}" if attribute.examples else ""
+        examples = f" {_codes(attribute.shown[:1])}" if attribute.shown else ""
         return f"{attribute.type}{examples}"
 
     return _list(

@@ -206,7 +206,7 @@ def _event_problems(event: Event, registry: Registry) -> Iterator[str]:
 
 def _sent_rightly(metric: Metric, _: Registry) -> Iterator[str]:
     known = {"value", *_VALUES_BESIDE.get(metric.instrument, ()), *metric.statistics}
-    for value, _tier in metric.tiers:
+    for value in metric.tiers:
         if value not in known:
             yield f"tiers: there is no value {value!r}"
 
