@@ -12,11 +12,9 @@ With ``--check`` nothing is written, and pages that are out of date make it exit
 
 import argparse
 import ast
-import importlib
 import inspect
 import itertools
 import json
-import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,8 +36,7 @@ from otel_rl.bridge.delivery.mlflow import MlflowSettings
 from otel_rl.bridge.delivery.trackio import TrackioSettings
 from otel_rl.bridge.delivery.wandb.account import WandbSettings
 from otel_rl.bridge.receive.answers import ANSWERS
-from otel_rl.cli import commands as cli
-from otel_rl.cli.main import COMMANDS
+from otel_rl.cli.main import COMMANDS, command_parser
 from otel_rl.demo.faults import Fault, Kind, affected_roles
 from otel_rl.diagnose.report_json import json_schema
 from otel_rl.errors import OtelRLError
@@ -309,14 +306,7 @@ def _below_fields(model: type) -> dict[str, str]:
 
 def _parsers() -> dict[str, argparse.ArgumentParser]:
     """The parser of each command, in the order of its name."""
-    commands = argparse.ArgumentParser().add_subparsers()
-    for module in pkgutil.iter_modules(cli.__path__):
-        add_parser = getattr(
-            importlib.import_module(f"{cli.__name__}.{module.name}"), "add_parser", None
-        )
-        if add_parser is not None:
-            add_parser(commands)
-    return dict(commands.choices)
+    return {name: command_parser(name) for name in sorted(COMMANDS)}
 
 
 def _reasons(kind: type[StrEnum]) -> Iterator[str]:

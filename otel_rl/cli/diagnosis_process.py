@@ -62,7 +62,6 @@ class _Answers:
         self._journal: _OpenJournal | None = None
 
     def close(self) -> None:
-        """Close the journal."""
         self._opened.close()
 
     def answer(self, question: bytes) -> bytes:
@@ -115,7 +114,6 @@ class _Answers:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Answer questions on a socket until its other end is closed."""
     parser = argparse.ArgumentParser(prog="otel_rl.cli.diagnosis_process", allow_abbrev=False)
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--data", type=Path, required=True)

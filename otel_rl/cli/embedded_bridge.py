@@ -40,11 +40,6 @@ __all__ = [
 
 
 def embedded_defaults(names: RunNames) -> dict[str, object]:
-    """Return the defaults of an embedded bridge.
-
-    Free loopback ports, so that many fit on one machine, and a journal for each run or launch, so
-    that they do not wait for each other.
-    """
     return {
         "listen": {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"},
         "data": Path(DATA_DIRECTORY) / names.directory,
@@ -138,7 +133,6 @@ def _keep(settings: BridgeSettings) -> None:
 
 
 def _check_room(settings: BridgeSettings) -> None:
-    """Say that a disk is nearly full, once for each."""
     # with a shared journal nothing may be kept here, so that the directories need not exist
     directories = (settings.data, settings.tracker.directory)
     existing = [path for path in directories if path is not None and path.exists()]
@@ -148,7 +142,6 @@ def _check_room(settings: BridgeSettings) -> None:
 
 
 def _page(settings: BridgeSettings) -> Page | None:
-    """Return the page with the runs, where its extra is installed."""
     if settings.view.readers is Readers.NOBODY or importlib.util.find_spec("plotly") is None:
         return None
     from otel_rl.view.page_process import BridgePage  # of no use to a bridge without it
@@ -238,7 +231,6 @@ class Embedded:
 
 
 def auth_of(token: str) -> AuthSettings:
-    """Return the settings of a bridge that knows one token, for everything."""
     return AuthSettings.model_validate(
         {
             "tokens": [
@@ -253,7 +245,6 @@ def auth_of(token: str) -> AuthSettings:
 
 
 def renamed(key: ExperimentKey, name: ExperimentKey) -> None:
-    """Say that a run got the next free name."""
     names = shlex.join(["--experiment", key.experiment, "--trial", key.trial])
     say(f"there is a run {key} already, so this one is {name}. To continue that: {names}")
 

@@ -6,7 +6,6 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Run the command line and return its exit status."""
     minds = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not under nohup
     if minds:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing has begun: it dies of the signal

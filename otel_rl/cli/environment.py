@@ -50,12 +50,10 @@ _REMOVED: Final = (_METRICS_ENDPOINT, *(one.variable for one in TABLE if one.run
 
 
 def _prefix(signal: Signal) -> str:
-    """Return how the names of a signal's own variables begin."""
     return f"OTEL_EXPORTER_OTLP_{signal.upper()}_"
 
 
 def wants_grpc(base: Mapping[str, str]) -> bool:
-    """Return whether an environment asks for OTLP over gRPC."""
     return base.get(PROTOCOL, "").strip().lower() == Protocol.GRPC
 
 
@@ -265,7 +263,6 @@ def _notes_on_file(variable: str, path: str, *, wants_token: bool) -> Iterator[s
 
 
 def _substitutes(text: str, variable: str) -> bool:
-    """Return whether a configuration file uses the value of an environment variable."""
     return re.search(rf"\$\{{(?:env:)?{variable}(?::-[^}}]*)?\}}", text) is not None
 
 

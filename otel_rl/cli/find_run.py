@@ -106,17 +106,14 @@ class FoundRun:
 
     @property
     def overview(self) -> RunOverview:
-        """Return what no tracker makes different."""
         return self.overviews[0]
 
     @property
     def key(self) -> ExperimentKey:
-        """Return its names."""
         return self.overview.key
 
     @property
     def id(self) -> str:
-        """Return its ``rl.run.id``."""
         return run_id(*self.key)
 
 
@@ -146,14 +143,12 @@ class Runs:
             self._shared.close()
 
     def look(self) -> Sequence[FoundRun]:
-        """Return every run, the most recently active one first."""
         if self._shared is not None:
             with self._shared.read() as connection:
                 return _by_activity(_of_journal(read_runs(connection), None, self._shared.read))
         return self.below(journals_below(self._place.directory))
 
     def below(self, directories: Iterable[Path]) -> Sequence[FoundRun]:
-        """Return those of the journals in some directories."""
         found: list[FoundRun] = []
         faults: list[str] = []
         for directory in directories:
@@ -192,7 +187,6 @@ class Runs:
         raise self.not_found(name, keys)
 
     def not_found(self, name: str | None, keys: Sequence[ExperimentKey]) -> ConfigError:
-        """Return the error that there are other runs, or none."""
         if name is None or not keys:
             return self._place.no_run()
         return ConfigError(
@@ -263,7 +257,6 @@ def take_directory(arguments: argparse.Namespace, *, may_be_empty: bool = False)
 
 
 def directory_named(text: str) -> Path | None:
-    """Return the directory that is named; None if it is none, or cannot be one."""
     try:
         path = Path(text).expanduser()
         path = path.parent if path.name == JOURNAL_FILE and path.is_file() else path
@@ -273,6 +266,5 @@ def directory_named(text: str) -> Path | None:
 
 
 def _is_run(arguments: argparse.Namespace, text: str) -> bool:
-    """Return whether a run has the name, which is that of a directory, too."""
     with Runs(settings_of(arguments)) as runs:
         return bool(matching(text, [run.key for run in runs.look()]))

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,7 +32,7 @@ from otel_rl.version import __version__
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["main"]
+__all__ = ["command_parser", "main"]
 
 
 class _Command(NamedTuple):
@@ -71,6 +72,9 @@ COMMANDS: Final = {
     "doctor": _Command("check this machine and its settings, and suggest remedies", "bridge"),
 }
 
+
+_WIDTH: Final = 90
+"""Of the lines that describe a command, in characters."""
 
 _ALIKE: Final = 0.7
 """Of two words, from 0 to 1, that differ by a typing mistake."""
@@ -180,7 +184,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(chosen: str) -> _Parser:
-    """Make the parser; only the chosen command adds its options."""
+    """Make the parser; only the module of the chosen command is loaded, and adds its options."""
     parser = _Parser(
         prog="otel-rl",
         description="OpenTelemetry for distributed RL training, ending in one tracker run.",
@@ -195,11 +199,23 @@ def _parser(chosen: str) -> _Parser:
     )
     for name, command in COMMANDS.items():
         if name == chosen:
-            _module(name).add_parser(commands)
+            module = _module(name)
+            of_command = commands.add_parser(
+                name,
+                description=textwrap.fill(module.DESCRIPTION, _WIDTH),
+                epilog=getattr(module, "EPILOG", None),
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+            of_command.set_defaults(command=module.command)
+            module.add_options(of_command)
         else:
             commands.add_parser(name, help=command.summary)
     parser.of_commands = commands.choices
     return parser
+
+
+def command_parser(name: str) -> argparse.ArgumentParser:
+    return _parser(name).of_commands[name]
 
 
 def _module(name: str) -> "ModuleType":

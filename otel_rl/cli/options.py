@@ -75,7 +75,6 @@ def add_bridge_options(
 
 
 def add_listen_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the addresses of a bridge."""
     for name, default in (
         ("http", "default: 127.0.0.1:4318; `off` listens nowhere"),
         ("grpc", "default: 127.0.0.1:4317; `off` listens nowhere"),
@@ -85,14 +84,12 @@ def add_listen_options(parser: argparse.ArgumentParser) -> None:
 
 
 def listen_settings(arguments: argparse.Namespace) -> Mapping[str, object]:
-    """Return the settings of ``add_listen_options``, for ``settings_of``."""
     given = {name: getattr(arguments, name) for name in ("http", "grpc", "health")}
     listen = {name: value for name, value in given.items() if value is not None}
     return {"listen": listen} if listen else {}
 
 
 def add_journal_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that only reads journals."""
     group = parser.add_argument_group("journal")
     group.add_argument(
         "--config",

@@ -22,7 +22,6 @@ _VARIABLE: Final = "OTEL_RL_ATTACH"
 
 
 def wandb_account(settings: BridgeSettings) -> Account | None:
-    """Return the bridge's W&B account; None without this tracker."""
     if "wandb" not in settings.tracker.trackers:
         return None
     options = settings.tracker.options_of("wandb")
@@ -68,7 +67,6 @@ def attach_environment(settings: BridgeSettings) -> Mapping[str, str]:
 
 
 def not_joined(settings: BridgeSettings, description: Description) -> Iterator[str]:
-    """Yield what to say of an ended run for which CMD has made no W&B run that can be joined."""
     account = wandb_account(settings)
     if account is not None and account.attached_run == OWN_RUN and not description.own_run:
         yield (

@@ -43,12 +43,10 @@ __all__ = [
 
 
 def archive_place(settings: BridgeSettings, data: Path) -> Path:
-    """Return that of the bridge with this data directory."""
     return settings.archive.directory or data / "archive"
 
 
 def archive_places(settings: BridgeSettings) -> Sequence[Path]:
-    """Return the archive directories of all bridges, sorted."""
     found = {
         archive_place(settings, data) for data in (settings.data, *journals_below(settings.data))
     }
@@ -82,8 +80,6 @@ class ReplaySource:
 
 
 def of_journal(found: FoundRun, settings: BridgeSettings) -> ReplaySource:
-    """Return a run of a journal."""
-
     def opened(stack: contextlib.ExitStack, _: GoesOn) -> StoredRun:
         if found.directory is not None:
             store = RunStore(ReadOnlyJournal(found.directory))
@@ -121,7 +117,6 @@ def of_archive(files: "ArchiveFiles", settings: BridgeSettings) -> ReplaySource:
 
 
 def has_first_row(source: ReplaySource) -> bool:
-    """Return whether a journal still has the first row of a run."""
     with contextlib.ExitStack() as stack, contextlib.suppress(JournalError):
         return source.open(stack, lambda _: True).first == 0
     return False
@@ -204,7 +199,6 @@ class ReplayJobs:
                         job.replay.kill()
 
     def _write(self, job: ReplayJob) -> RunStatus | None:
-        """Write one run, in a thread of the pool."""
         if self._stopping.is_set():
             return None
         found = job.found

@@ -90,9 +90,7 @@ def _wanted(settings: BridgeSettings, name: str) -> tuple[FoundRun, Path]:
 
 
 class _Held(Protocol):
-    def close(self) -> None:
-        """Let bridges use the data directory again."""
-        ...
+    def close(self) -> None: ...
 
 
 def _held(directory: Path, settings: BridgeSettings, *, is_alone: bool) -> _Held:

@@ -37,7 +37,6 @@ _PATH_SAFE: Final = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
 def variable_of(name: str) -> str:
-    """Return the variable of a name."""
     return f"OTEL_RL_{name.upper()}"
 
 
@@ -58,7 +57,6 @@ class RunNames:
     default_experiment: str
 
     def of(self, name: str) -> str | None:
-        """Return a name that was typed or is in the environment."""
         return self.typed.get(name) or self.known.get(name)
 
     @property
@@ -140,6 +138,5 @@ def run_names(
 
 
 def _new_launch() -> str:
-    """Return a launch that no other command has, on this machine or another one."""
     letters = "".join(secrets.choice(_LETTERS) for _ in range(_RANDOM))
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{letters}"

@@ -165,7 +165,6 @@ class Snapshot:
 
     @property
     def is_faulty(self) -> bool:
-        """Return whether the diagnosis has found something."""
         return self.verdict not in {"", "healthy"}
 
     @property

@@ -16,7 +16,6 @@ _SIGNALLED = 128
 def handled(
     numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
-    """Call a handler for these signals while the context lasts, and the former ones after it."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -58,7 +57,6 @@ class EndRequests:
         self._numbers.put(number)
 
     def wake(self) -> None:
-        """End a ``wait`` without a signal."""
         self._numbers.put(0)
 
     def wait(self, timeout_s: float) -> int:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any, Final, SupportsFloat, cast
 
@@ -198,7 +197,7 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
         names = worker_names(os.environ, place, given=given, known=known, finished=finished)
         project = known.experiment if known.trial else None
         otel_rl.init(
-            **asdict(names),
+            **names._asdict(),
             index=launcher_index(os.environ, place) if is_alone else None,
             project=run_word(os.environ, "project", None, project),
             name=run_word(os.environ, "name", None, known.trial or known.experiment),

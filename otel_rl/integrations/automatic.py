@@ -85,7 +85,7 @@ def _adapter(name: str, module: ModuleType) -> None:
 def _wandb(_module: ModuleType) -> None:
     wanted = os.environ.get("OTEL_RL_ATTACH")
     if wanted in ("share", "hint"):
-        getattr(import_module("otel_rl.integrations.wandb_run.own_run"), wanted)()
+        getattr(import_module("otel_rl.integrations.own_run"), wanted)()
     if wanted != "share":  # what the program logs is in the run that is shared
         _hook("record_wandb")
 

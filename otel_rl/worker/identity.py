@@ -61,9 +61,15 @@ MAIN_PROCESS: Final = "MainProcess"
 RAY_WORKER: Final = "RAY_RAYLET_PID"
 """Set in processes of Ray, where Slurm and MPI variables describe the raylet, not the worker."""
 
-
-_Place = tuple[int | None, int | None]
-"""Index of a worker and number of workers of its role."""
+_ATTRIBUTES: Final = {
+    "experiment": RL_EXPERIMENT_NAME,
+    "trial": RL_TRIAL_NAME,
+    "role": RL_WORKER_ROLE,
+    "index": RL_WORKER_INDEX,
+    "count": RL_WORKER_COUNT,
+    "tag": RL_WORKER_TAG,
+}
+"""Resource attributes, by the argument of ``init`` with the same meaning."""
 
 
 class Ranks(NamedTuple):
@@ -95,8 +101,6 @@ others are compatible to it. A process of mpirun within a Slurm job inherits the
 mpirun. A batch script of Slurm has the job's number of tasks, a step its own.
 """
 
-_TORCHRUN_DEFAULT_ROLES: Final = frozenset({"", "default", "default_role"})
-
 _AFTER_ROLE: Final = re.compile(rf"({'|'.join(RlWorkerRoleValues)})(?:[-_. ]?(\d{{1,9}}))?")
 """Process named after its role: ``trainer``, ``generator-2``."""
 
@@ -111,8 +115,7 @@ _SAYS_NOTHING: Final = frozenset(
 """Roles that would be made of the names of any library's processes and classes."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerNames:
+class WorkerNames(NamedTuple):
     """Names of a worker, as far as one source has them.
 
     Attributes:
@@ -164,16 +167,19 @@ def worker_names(
     Raises:
         ConfigError: A selected name is invalid.
     """
-    inherited = chosen_attributes(environ)
-    experiment = _first("experiment", RL_EXPERIMENT_NAME, given.experiment, environ, inherited)
-    trial = _first("trial", RL_TRIAL_NAME, given.trial, environ, inherited) or stated.trial
-    role = _first("role", RL_WORKER_ROLE, given.role, environ, inherited) or stated.role
-    experiment = experiment or stated.experiment or environ.get(DEFAULT_EXPERIMENT) or None
+    experiment, trial, role = (
+        _first(environ, argument, getattr(given, argument)) or getattr(stated, argument)
+        for argument in ("experiment", "trial", "role")
+    )
+    experiment = experiment or environ.get(DEFAULT_EXPERIMENT) or None
     if experiment is None:
         experiment, trial = known.experiment, trial or known.trial
-    if experiment and trial and (given.trial is None or _is_typed("trial", environ)):
+    if experiment and trial and (given.trial is None or _is_typed(environ, "trial")):
         trial = _unfinished(experiment, trial, finished)
-    role = role or known.role or _torchrun_role(environ) or named_place(process_name)[0]
+    of_torchrun = environ.get("ROLE_NAME", "").strip() if "ROLE_RANK" in environ else ""
+    if of_torchrun in ("", "default", "default_role"):
+        of_torchrun = named_place(process_name)[0] or ""
+    role = role or known.role or (checked_name("ROLE_NAME", of_torchrun) if of_torchrun else None)
     return WorkerNames(experiment, trial or None, role)
 
 
@@ -209,9 +215,9 @@ def unnamed_trial(
 
 def default_role(environ: Mapping[str, str], process_name: str) -> str:
     """Return the role of a worker that nothing names one for."""
-    if _is_child(process_name) and not ({"RANK", RAY_WORKER} <= {*environ}):
-        return "worker"
-    return RlWorkerRoleValues.TRAINER.value
+    is_ranked_by_ray = {"RANK", RAY_WORKER} <= {*environ}
+    is_child = process_name not in ("", MAIN_PROCESS)
+    return "worker" if is_child and not is_ranked_by_ray else RlWorkerRoleValues.TRAINER.value
 
 
 def run_word(
@@ -219,27 +225,22 @@ def run_word(
 ) -> str | None:
     """Return the tracker's project or name of the run, by the precedence of ``worker_names``."""
     variable = environ.get(f"OTEL_RL_{argument.upper()}")
-    if variable and _is_typed(argument, environ):
+    if variable and _is_typed(environ, argument):
         return variable
     return given or variable or stated
 
 
 def names_an_experiment(environ: Mapping[str, str]) -> bool:
     """Report whether the environment names the experiment of the process."""
-    return bool(
-        environ.get("OTEL_RL_EXPERIMENT")
-        or environ.get(DEFAULT_EXPERIMENT)
-        or _inherited(environ).get(RL_EXPERIMENT_NAME)
-    )
+    named = environ.get("OTEL_RL_EXPERIMENT") or environ.get(DEFAULT_EXPERIMENT)
+    return bool(named or _inherited(environ).get(RL_EXPERIMENT_NAME))
 
 
 def named_place(process_name: str) -> tuple[str | None, int | None]:
     """Return (role, index) in the name of a child process; (None, None) if it says neither."""
     name = process_name.strip()
     match = _AFTER_ROLE.fullmatch(name.lower())
-    if match is None:
-        if not _is_child(name) or _OF_LIBRARY.fullmatch(name):
-            return None, None
+    if match is None and name not in ("", MAIN_PROCESS) and not _OF_LIBRARY.fullmatch(name):
         match = _ANY_NAME.fullmatch(name)
     if match is None:
         return None, None
@@ -250,30 +251,19 @@ def named_place(process_name: str) -> tuple[str | None, int | None]:
     return role, int(match[2]) if match[2] else None
 
 
-def _is_child(process_name: str) -> bool:
-    return process_name not in ("", MAIN_PROCESS)
-
-
-def _is_typed(argument: str, environ: Mapping[str, str]) -> bool:
+def _is_typed(environ: Mapping[str, str], argument: str) -> bool:
     return argument in environ.get(TYPED, "").split(",")
 
 
-def _first(
-    argument: str,
-    attribute: str,
-    given: object,
-    environ: Mapping[str, str],
-    inherited: Mapping[str, str],
-) -> str | None:
+def _first(environ: Mapping[str, str], argument: str, given: object) -> str | None:
     """Return the first of typed name, argument, variable and resource attribute, validated."""
-    variable = f"OTEL_RL_{argument.upper()}"
-    if given is not None and not (environ.get(variable) and _is_typed(argument, environ)):
+    variable, attribute = f"OTEL_RL_{argument.upper()}", _ATTRIBUTES[argument]
+    if given is not None and not (environ.get(variable) and _is_typed(environ, argument)):
         return checked_name(argument, given)
     if environ.get(variable):
         return checked_name(variable, environ[variable])
-    if inherited.get(attribute):
-        return checked_name(f"OTEL_RESOURCE_ATTRIBUTES {attribute}", inherited[attribute])
-    return None
+    inherited = chosen_attributes(environ).get(attribute)
+    return checked_name(f"OTEL_RESOURCE_ATTRIBUTES {attribute}", inherited) if inherited else None
 
 
 def _unfinished(experiment: str, trial: str, finished: Collection[tuple[str, str]]) -> str:
@@ -286,11 +276,6 @@ def _unfinished(experiment: str, trial: str, finished: Collection[tuple[str, str
     return found
 
 
-def _torchrun_role(environ: Mapping[str, str]) -> str | None:
-    given = environ.get("ROLE_NAME", "").strip() if "ROLE_RANK" in environ else ""
-    return None if given in _TORCHRUN_DEFAULT_ROLES else checked_name("ROLE_NAME", given)
-
-
 def checked_name(where: str, value: object) -> str:
     """Validate the name of an experiment, a trial, a role or a tag.
 
@@ -298,22 +283,18 @@ def checked_name(where: str, value: object) -> str:
         ConfigError: The name is invalid; the message has ``where`` it is set, and the reason.
     """
     if not isinstance(value, str):
-        raise ConfigError(f"{where}: must be a string (got {value!r}).", hint="Pass str(...).")
-    if not value.strip():
-        raise ConfigError(
-            f"{where}: must not be empty (got {value!r}).", hint="Name it, or leave it out."
-        )
-    if len(value) > MAX_NAME_LENGTH:
-        raise ConfigError(
-            f"{where}: must have at most {MAX_NAME_LENGTH} characters (got {len(value)}).",
-            hint="Shorten it; long descriptions belong in the run's config.",
-        )
-    if not value.isprintable():
-        raise ConfigError(
-            f"{where}: must not hold control characters (got {value!r}).",
-            hint="Remove line breaks and tabs.",
-        )
-    return value
+        wrong, hint = f"be a string (got {value!r})", "Pass str(...)."
+    elif not value.strip():
+        wrong, hint = f"not be empty (got {value!r})", "Name it, or leave it out."
+    elif len(value) > MAX_NAME_LENGTH:
+        wrong = f"have at most {MAX_NAME_LENGTH} characters (got {len(value)})"
+        hint = "Shorten it; long descriptions belong in the run's config."
+    elif not value.isprintable():
+        wrong = f"not hold control characters (got {value!r})"
+        hint = "Remove line breaks and tabs."
+    else:
+        return value
+    raise ConfigError(f"{where}: must {wrong}.", hint=hint)
 
 
 def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
@@ -326,106 +307,98 @@ def parse_resource_attributes(text: str) -> dict[str, str]:
     return {key.strip(): unquote(value.strip()) for key, sep, value in pairs if sep}
 
 
+# Places: index of a worker and number of workers of its role. They are never mixed from two sources
+
+
+_Place = tuple[int | None, int | None]
+
+
 def launcher_index(environ: Mapping[str, str], process_name: str) -> int | None:
     """Return the launcher's index, for a worker that may be the only one of its ranks to report.
 
     None if a person, or the name of the process, gives the place: ``identify`` reads those.
     """
-    is_stated = _stated_place(environ, _inherited(environ), None, None) is not None
+    is_stated = _stated_place(environ, None, None) is not None
     return None if is_stated or named_place(process_name)[1] is not None else _launched(environ)[0]
 
 
 def invalid_place(environ: Mapping[str, str]) -> str | None:
     """Return the first invalid pair of launcher variables, formatted for a message."""
-    for index_variable, count_variable in _of_launchers(environ):
-        index, count = environ.get(index_variable), environ.get(count_variable)
-        if index and _launcher_place(index, count) is None:
-            beside = "" if count is None else f" with {count_variable}={count}"
-            return f"{index_variable}={index}{beside}"
-    return None
-
-
-def _stated_place(
-    environ: Mapping[str, str], inherited: Mapping[str, str], index: object, count: object
-) -> _Place | None:
-    """Return index and count from the arguments, else variables, else resource attributes.
-
-    They are never mixed from two sources.
-    """
-    if index is not None or count is not None:
-        return _checked_place("index", index, "count", count)
-    for where, texts in (
-        (("OTEL_RL_INDEX", "OTEL_RL_COUNT"), environ),
-        ((RL_WORKER_INDEX, RL_WORKER_COUNT), inherited),
-    ):
-        own = _integer(where[0], texts), _integer(where[1], texts)
-        if own != (None, None):
-            return _checked_place(where[0], own[0], where[1], own[1])
+    for rank, size, place in _of_launchers(environ):
+        if place is None:
+            beside = f" with {size}={environ[size]}" if size in environ else ""
+            return f"{rank}={environ[rank]}{beside}"
     return None
 
 
 def _launched(environ: Mapping[str, str]) -> _Place:
     """Return the place of the best launcher; invalid values, which are not ours, are ignored."""
-    places = (_launcher_place(*map(environ.get, pair)) for pair in _of_launchers(environ))
-    return next((place for place in places if place is not None), (None, None))
+    return next((place for *_, place in _of_launchers(environ) if place), (None, None))
 
 
-def _of_launchers(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _of_launchers(environ: Mapping[str, str]) -> Iterator[tuple[str, str, _Place | None]]:
+    """Yield the variables of each launcher that has ranked the process, and a valid place."""
     for one in RANKS:
-        if not (one.is_of_raylet and RAY_WORKER in environ):
-            yield one.rank, next((size for size in one.sizes if size in environ), one.sizes[0])
+        if not environ.get(one.rank, "").strip() or (one.is_of_raylet and RAY_WORKER in environ):
+            continue
+        size = next((size for size in one.sizes if size in environ), one.sizes[0])
+        try:
+            place = _checked_place({one.rank: environ[one.rank], size: environ.get(size)})
+        except ConfigError:
+            place = None
+        yield one.rank, size, place
 
 
-def _checked_place(index_name: str, index: object, count_name: str, count: object) -> _Place:
-    for name, value, smallest in ((index_name, index, 0), (count_name, count, 1)):
-        if value is not None and (
-            not isinstance(value, int) or isinstance(value, bool) or value < smallest
-        ):
-            raise ConfigError(
-                f"{name}: must be an integer of at least {smallest} (got {value!r}).",
-                hint="Leave it out if the process does not know it.",
-            )
-    place = (
-        index if isinstance(index, int) else None,
-        count if isinstance(count, int) else None,
+def _stated_place(environ: Mapping[str, str], index: object, count: object) -> _Place | None:
+    """Return the place from the arguments, else from variables, else from resource attributes."""
+    if index is not None or count is not None:
+        for name, value in (("index", index), ("count", count)):
+            if isinstance(value, str | bool):
+                raise _no_number(name, value)
+        return _checked_place({"index": index, "count": count})
+    for names, texts in (
+        (("OTEL_RL_INDEX", "OTEL_RL_COUNT"), environ),
+        ((RL_WORKER_INDEX, RL_WORKER_COUNT), _inherited(environ)),
+    ):
+        if any(texts.get(name, "").strip() for name in names):
+            return _checked_place({name: texts.get(name) for name in names})
+    return None
+
+
+def _checked_place(named: Mapping[str, object]) -> _Place:
+    """Return index and count, each given by its name as a number, a text or None."""
+    (index_name, index), (count_name, count) = (
+        (name, _number(name, given, least))
+        for (name, given), least in zip(named.items(), (0, 1), strict=True)
     )
-    if place[0] is not None and place[1] is not None and place[0] >= place[1]:
+    if index is not None and count is not None and index >= count:
         raise ConfigError(
             f"{index_name}: must be below {count_name} (got {index} of {count}).",
             hint="The first worker of a role is 0.",
         )
-    return place
+    return index, count
 
 
-def _integer(variable: str, texts: Mapping[str, str]) -> int | None:
-    text = texts.get(variable, "").strip()
-    if not text:
+def _number(name: str, given: object, least: int) -> int | None:
+    if given is None or (isinstance(given, str) and not given.strip()):
         return None
     try:
-        return int(text)
-    except ValueError as exc:
-        raise ConfigError(
-            f"{variable}: must be an integer (got {text!r}).", hint="Correct or unset it."
-        ) from exc
-
-
-def _launcher_place(index: str | None, count: str | None) -> _Place | None:
-    try:
-        found = int(index or "")
-        total = int(count) if count else None
+        found = int(given) if isinstance(given, int | str) else least - 1
     except ValueError:
-        return None
-    return (found, total) if found >= 0 and (total is None or found < total) else None
+        found = least - 1
+    if found < least:
+        raise _no_number(name, given, least)
+    return found
 
 
-_ARGUMENT_OF: Final = {
-    RL_EXPERIMENT_NAME: "experiment",
-    RL_TRIAL_NAME: "trial",
-    RL_WORKER_ROLE: "role",
-    RL_WORKER_INDEX: "index",
-    RL_WORKER_COUNT: "count",
-    RL_WORKER_TAG: "tag",
-}
+def _no_number(name: str, given: object, least: int = 0) -> ConfigError:
+    return ConfigError(
+        f"{name}: must be an integer of at least {least} (got {given!r}).",
+        hint="Correct it, or leave it out if the process does not know it.",
+    )
+
+
+# The whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,9 +492,8 @@ def identify(
     """
     extra = _extra_attributes(resource_attributes)
     inherited = _inherited(environ)
-    named = worker_names(
-        environ, process_name, given=WorkerNames(experiment, trial, role), finished=finished
-    )
+    given = WorkerNames(experiment, trial, role)
+    named = worker_names(environ, process_name, given=given, finished=finished)
     if named.experiment is None:
         raise ConfigError(
             "experiment: no experiment was named.",
@@ -529,26 +501,23 @@ def identify(
             'Beside a bridge or collector of your own, pass init(experiment="my-run") or set '
             "OTEL_RL_EXPERIMENT.",
         )
-    found_experiment = named.experiment
-    found_trial = named.trial or unnamed_trial(environ, found_experiment, launch(), finished)
+    found_trial = named.trial or unnamed_trial(environ, named.experiment, launch(), finished)
     found_role = named.role or default_role(environ, process_name)
-    place = _stated_place(environ, inherited, index, count)
-    if place is None:
-        own_index = _named_index(process_name, found_role)
-        place = _launched(environ) if own_index is None else (own_index, None)
-    default_id = run_id(found_experiment, found_trial)
-    default_service = (
-        environ.get("OTEL_SERVICE_NAME") or inherited.get("service.name") or f"otel_rl.{found_role}"
+    own_index = _named_index(process_name, found_role)
+    place = _stated_place(environ, index, count) or (
+        _launched(environ) if own_index is None else (own_index, None)
     )
+    default_id = run_id(named.experiment, found_trial)
+    service = environ.get("OTEL_SERVICE_NAME") or inherited.get("service.name")
     return Identity(
-        experiment=found_experiment,
+        experiment=named.experiment,
         trial=found_trial,
         role=found_role,
         index=place[0],
         count=place[1],
-        tag=_first("tag", RL_WORKER_TAG, tag, environ, inherited),
+        tag=_first(environ, "tag", tag),
         run_id=str(extra.pop(RL_RUN_ID, None) or _run_id_of_a_person(inherited) or default_id),
-        service_name=str(extra.pop("service.name", None) or default_service),
+        service_name=str(extra.pop("service.name", None) or service or f"otel_rl.{found_role}"),
         extra=tuple(sorted(extra.items())),
         has_default_role=named.role is None,
     )
@@ -599,25 +568,23 @@ def _extra_attributes(given: object) -> dict[str, AttributeValue]:
                 f"resource_attributes: keys must be non-empty strings (got {key!r}).",
                 hint="Use dotted names such as team.name.",
             )
-        if key in _ARGUMENT_OF:
+        for argument, attribute in _ATTRIBUTES.items():
+            if key == attribute:
+                raise ConfigError(
+                    f"resource_attributes: {key} is set by an argument (got {value!r}).",
+                    hint=f"Pass init({argument}=...) instead.",
+                )
+        if isinstance(value, bool | int | float | str):
+            found[key] = value
+        elif isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
+            found[key] = tuple(str(item) for item in value)
+        else:
             raise ConfigError(
-                f"resource_attributes: {key} is set by an argument (got {value!r}).",
-                hint=f"Pass init({_ARGUMENT_OF[key]}=...) instead.",
+                f"resource_attributes.{key}: must be text, a number, a boolean or a list of text "
+                f"(got {type(value).__name__}).",
+                hint="Pass str(...).",
             )
-        found[key] = _checked_attribute(key, value)
     return found
-
-
-def _checked_attribute(key: str, value: object) -> AttributeValue:
-    if isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
-        return tuple(str(item) for item in value)
-    raise ConfigError(
-        f"resource_attributes.{key}: must be text, a number, a boolean or a list of text "
-        f"(got {type(value).__name__}).",
-        hint="Pass str(...).",
-    )
 
 
 def instance_id() -> str:

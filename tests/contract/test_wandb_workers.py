@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.errors import ConfigError
-from otel_rl.integrations.wandb_run.system import SystemMetrics, join
+from otel_rl.integrations.wandb_workers import SystemMetrics, join
 from tests.support.waiting import wait_until
 from tests.support.wandb_server import WandbServer
 
@@ -28,7 +28,7 @@ input()
 
 WORKER = """
 import json, sys
-from otel_rl.integrations.wandb_run.system import join, leave
+from otel_rl.integrations.wandb_workers import join, leave
 config = json.loads(sys.argv[1])
 joined = [
     join(config, run="theirs/mine", role=sys.argv[2], index=3, interval_s=0.2) for _ in range(2)

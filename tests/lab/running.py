@@ -147,7 +147,7 @@ class Running:
         assert self._process is not None
         assert self._process.poll() is None, self._explained("has ended")
         try:
-            return plain_http.get(self._health, timeout=5).status_code == 200
+            return plain_http.get(self._health, timeout=60).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -212,7 +212,7 @@ class Collector(Running):
         return frozenset(line.split(" ")[2] for line in self._metrics() if line[:6] == "# TYPE")
 
     def _metrics(self) -> Sequence[str]:
-        page = plain_http.get(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=10)
+        page = plain_http.get(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=60)
         return page.text.splitlines()
 
 
@@ -306,7 +306,7 @@ class Jaeger(Running):
 
     def services(self) -> list[str]:
         """The names of all services that have sent spans."""
-        answer = plain_http.get(f"{self.query_url}/api/v3/services", timeout=10)
+        answer = plain_http.get(f"{self.query_url}/api/v3/services", timeout=60)
         answer.raise_for_status()
         return list(answer.json().get("services", []))
 
@@ -376,6 +376,6 @@ class Prometheus(Running):
         return frozenset(self._get("label/__name__/values"))
 
     def _get(self, path: str) -> Any:
-        answer = plain_http.get(f"{self.url}/api/v1/{path}", timeout=10)
+        answer = plain_http.get(f"{self.url}/api/v1/{path}", timeout=60)
         answer.raise_for_status()
         return answer.json()["data"]

@@ -78,6 +78,7 @@ def bridge(tmp_path: Path) -> Iterator[Bridge]:
     assert process.wait(120) == 0
 
 
+@pytest.mark.slow
 def test_bodies_that_do_not_end_take_no_more_than_what_may_be_in_flight(bridge: Bridge) -> None:
     head = (
         b"POST /v1/metrics HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\n"

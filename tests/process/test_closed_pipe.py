@@ -66,12 +66,13 @@ def shell(directory: Path, redirection: str, *arguments: str) -> tuple[int, str]
     return done.returncode, done.stderr
 
 
-@pytest.fixture
-def trained(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a program, and with a run of it whose standard error was closed."""
-    (tmp_path / "train.py").write_text(PROGRAM)
-    assert shell(tmp_path, "> out 2>&-", *RUN, "train.py")[0] == 0
-    return tmp_path
+    directory = tmp_path_factory.mktemp("trained")
+    (directory / "train.py").write_text(PROGRAM)
+    assert shell(directory, "> out 2>&-", *RUN, "train.py")[0] == 0
+    return directory
 
 
 def test_a_run_with_closed_standard_error_is_whole(trained: Path) -> None:
@@ -94,7 +95,7 @@ def test_output_that_cannot_be_written_is_an_error_in_a_line(trained: Path) -> N
     assert "No space left on device" in said
 
 
-def test_top_whose_reader_is_gone_ends_as_other_commands(trained: Path) -> None:
+def test_a_watched_table_whose_reader_is_gone_ends_as_other_commands(trained: Path) -> None:
     assert without_a_reader(trained, "runs", "--watch") == (141, b"")
 
 

@@ -12,6 +12,7 @@ import pytest
 from otel_rl.run_id import run_id
 from tests.faults.disk import SmallDisk, small_disk
 from tests.process.commands import Finished, clean_environment, otel_rl
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -58,7 +59,7 @@ def status_file(data: Path) -> Mapping[str, Any]:
 
 @pytest.mark.parametrize(
     ("options", "of_command", "status"),
-    [((), 0, 0), (("--fail-on-loss",), 0, 74), (("--fail-on-loss",), 7, 7)],
+    slow_after(1, [(("--fail-on-loss",), 0, 74), ((), 0, 0), (("--fail-on-loss",), 7, 7)]),
 )
 def test_measurements_that_found_no_room_are_said_last_and_the_status_is_that_of_the_command(
     tmp_path: Path, options: tuple[str, ...], of_command: int, status: int
@@ -150,7 +151,7 @@ def test_a_disk_with_little_room_is_said_before_the_command_starts(
     assert said.index(warning) < said.index(next(line for line in said if "OTLP on" in line))
 
 
-@pytest.mark.parametrize(("options", "status"), [((), 0), (("--fail-on-loss",), 74)])
+@pytest.mark.parametrize(("options", "status"), slow_after(1, [(("--fail-on-loss",), 74), ((), 0)]))
 def test_a_disk_that_is_full_at_the_start_does_not_keep_a_command_from_its_work(
     tmp_path: Path, disk: SmallDisk, options: tuple[str, ...], status: int
 ) -> None:

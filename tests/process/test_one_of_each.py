@@ -19,6 +19,7 @@ with otel_rl.step(1):
 ONE_OF_SEVERAL = re.compile(r"\b1 (?!s\b|is\b|has\b|was\b)[a-z]+s\b")
 
 
+@pytest.mark.slow
 def test_nothing_is_said_of_one_as_of_several(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     commands = (

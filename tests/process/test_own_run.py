@@ -1,4 +1,4 @@
-"""What a process tells of the W&B run that it makes: ``wandb_run.own_run``."""
+"""What a process tells of the W&B run that it makes: ``integrations.own_run``."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def server() -> Iterator[WandbServer]:
 def told(home: Path, server: WandbServer, code: str, **extra: str) -> list[tuple[str, str, str]]:
     """Experiment, trial and path of every word about a run of the program's own."""
     script = (
-        "import otel_rl, wandb\nfrom otel_rl.integrations.wandb_run import own_run\n"
+        "import otel_rl, wandb\nfrom otel_rl.integrations import own_run\n"
         "own_run.share()\n" + textwrap.dedent(code)
     )
     with serve(Sink()) as sink:

@@ -106,6 +106,7 @@ def lines_about(troubles: list[str], process: "subprocess.Popen[str]") -> dict[s
     return told
 
 
+@pytest.mark.slow
 def test_refused_credentials_and_a_refused_name_leave_the_training_alone(
     tmp_path: Path, refusing: str
 ) -> None:

@@ -251,8 +251,8 @@ def test_controls_of_the_overview_are_made_once(run: Run) -> None:
     run.grow(3)
     browser.wait("document.querySelector('.fact b').textContent === '8'")
     assert browser.get("kept.every((one) => one.isConnected)")
-    assert browser.get("document.activeElement.id") == "log"
-    assert browser.get("document.activeElement.ariaPressed") == "true"
+    browser.expect("document.activeElement.id", "log")
+    browser.expect("document.activeElement.ariaPressed", "true")
     assert browser.complaints() == []
 
 

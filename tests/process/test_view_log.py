@@ -49,8 +49,8 @@ def test_the_log_shows_its_end_and_is_found_by_worker_and_text(url: str, browser
     browser.open(f"{url}/log", "log")
     browser.wait(f"{LINES}.length === {STEPS * WORKERS}")
     box = "document.querySelector('#lines')"
-    assert browser.get(f"{box}.scrollTop + {box}.clientHeight >= {box}.scrollHeight - 2")
-    assert browser.get(f"{TEXTS}.at(-1)") == f"<b>line</b> {STEPS}"
+    browser.wait(f"{box}.scrollTop + {box}.clientHeight >= {box}.scrollHeight - 2")
+    browser.expect(f"{TEXTS}.at(-1)", f"<b>line</b> {STEPS}")
     options = browser.get("[...document.querySelector('#worker').options].map((of) => of.text)")
     assert options == ["all workers", "trainer/1 †", "trainer/0", "trainer/2"]
     browser.do(
@@ -61,7 +61,7 @@ def test_the_log_shows_its_end_and_is_found_by_worker_and_text(url: str, browser
     browser.do("document.querySelector('#search').focus()")
     browser.press("LINE</b> 7")
     browser.wait(f"{LINES}.length === 1")
-    assert "worker=trainer%2F2" in browser.get("location.hash")
+    browser.wait("location.hash.includes('worker=trainer%2F2')")
     assert browser.complaints() == []
 
 
@@ -105,7 +105,7 @@ def test_a_strip_over_the_charts_has_what_happened_and_leads_to_the_log(
     browser.open(f"{url}/overview?x={x}", "overview")
     browser.wait("document.querySelectorAll('#events .lane a').length === 2")
     kinds = "[...document.querySelectorAll('#events > .quiet')].map((one) => one.textContent)"
-    assert browser.get(kinds) == ["a worker failed", "a worker is back"]
+    browser.expect(kinds, ["a worker failed", "a worker is back"])
     places = browser.get("[...document.querySelectorAll('#events a')].map((a) => a.style.left)")
     assert [float(one.rstrip("%")) for one in places] == [
         pytest.approx(at, abs=1),
@@ -140,7 +140,7 @@ def test_who_reads_earlier_lines_stays_there_and_newer_ones_are_counted(
             printed(100, 110, 1)
             browser.wait(f"{LINES}.length === 110")
             at_end = f"{box}.scrollTop + {box}.clientHeight >= {box}.scrollHeight - 2"
-            assert browser.get(at_end)  # it follows
+            browser.wait(at_end)  # it follows
             browser.do(f"{box}.scrollTop = 40")
             # The event of the scrolling comes with the next frame.
             browser.wait(
@@ -149,7 +149,7 @@ def test_who_reads_earlier_lines_stays_there_and_newer_ones_are_counted(
             printed(110, 115, 2)
             browser.wait("document.querySelector('#newer')?.textContent === '5 newer, show'")
             assert browser.get(f"{box}.scrollTop") == 40
-            assert browser.get(f"{LINES}.length") == 110
+            browser.expect(f"{LINES}.length", 110)
             browser.do("document.querySelector('#newer').click()")
             browser.wait(f"{LINES}.length === 115 && {at_end}")
             assert browser.complaints() == [], json.dumps(browser.get(TEXTS))

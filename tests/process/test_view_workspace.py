@@ -61,11 +61,8 @@ def section(title: str) -> str:
 def test_sections_are_closed_with_their_counts_and_what_is_opened_is_remembered(
     browser: Browser,
 ) -> None:
-    assert browser.get(f"{section('critic')}.innerText.split(/\\s+/).filter(Boolean)") == [
-        "critic",
-        "40",
-    ]
-    assert browser.get(f"{section('critic')}.querySelectorAll('[data-panel]').length") == 0
+    browser.expect(f"{section('critic')}.innerText.split(/\\s+/).filter(Boolean)", ["critic", "40"])
+    browser.expect(f"{section('critic')}.querySelectorAll('[data-panel]').length", 0)
     browser.do(f"{section('critic')}.querySelector('.fold').click()")
     browser.wait(f"{section('critic')}.querySelectorAll('[data-panel]').length === 40")
     browser.do("location.reload()")
@@ -90,7 +87,7 @@ def test_charts_are_found_by_a_regular_expression_that_the_address_keeps(browser
     browser.wait(f"{PANELS}.length === 4 && location.hash.includes('find=')")
     browser.do("location.reload()")
     browser.wait(f"{PANELS}.length === 4")
-    assert browser.get("document.querySelector('#search').value") == "^(actor|env)/a[vw]"
+    browser.expect("document.querySelector('#search').value", "^(actor|env)/a[vw]")
 
 
 @pytest.mark.slow
@@ -189,11 +186,13 @@ def test_smoothing_log_and_outliers_are_of_all_charts_and_in_the_address(browser
 
 
 def test_zoom_and_cursor_are_shared(browser: Browser) -> None:
-    browser.wait(f"{DRAWN}.length >= 2")
+    # A chart takes keys once it is drawn, and shows the cursor of another one once it is seen.
+    browser.wait(f"{PANELS}.slice(0, 2).every((one) => one.seen && one.tabIndex === 0)")
     browser.do(f"Plotly.relayout({PANELS}[0], {{'xaxis.range[0]': 20, 'xaxis.range[1]': 30}})")
     seen = f"{DRAWN}.slice(0, 2).map((one) => one.layout.xaxis.range)"
     browser.wait(f"{seen}.every(([a, b]) => a === 20 && b === 30)")
     browser.do(f"{PANELS}[0].focus()")
+    browser.wait(f"document.activeElement === {PANELS}[0]")
     browser.press(Keys.HOME + Keys.ARROW_RIGHT + Keys.ARROW_RIGHT)
     browser.wait(f"{PANELS}[1].parentElement.querySelector('.cursor').style.display === 'block'")
     browser.do("document.querySelector('#all').click()")
@@ -234,7 +233,7 @@ def test_a_chart_waits_for_the_values_of_its_new_x(browser: Browser) -> None:
         "x.dispatchEvent(new Event('change'))"
     )
     browser.wait("held.length > 0")
-    assert browser.get(f"{title}.title.text") == "step"
+    browser.expect(f"{title}.title.text", "step")
     browser.do("for (const go of held) go()")
     browser.wait(f"{title}.type === 'date' && {PANELS}[0].data[0].x[0] instanceof Date")
     browser.do("location.reload()")
@@ -264,7 +263,7 @@ def test_the_evidence_is_drawn_under_the_verdict(browser: Browser) -> None:
     widths = browser.get(f"{chart}.data.map((one) => [one.name, one.line.width])")
     assert widths[-1] == ["trainer/2", 3]
     assert {width for _, width in widths[:-1]} == {1}
-    assert browser.get(f"{chart}.layout.shapes[0].x0") == 31
+    browser.expect(f"{chart}.layout.shapes[0].x0", 31)
     told = browser.get("document.querySelector('#verdict .next').textContent")
     assert len(told.removeprefix("next ")) > 20
     links = browser.get("[...document.querySelectorAll('#verdict li > a')].map((one) => one.hash)")
@@ -334,7 +333,7 @@ def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(
             browser.wait(f"document.querySelector('[data-focus=\"sort {name}\"]') !== null")
         row = "[...document.querySelectorAll('[data-run] .further')].map((one) => one.innerText)"
         browser.wait(f"{row}.length === 15")
-        assert browser.get(f"{row}.slice(0, 3)") == ["0.3", "node3, shared", "2"]
+        browser.expect(f"{row}.slice(0, 3)", ["0.3", "node3, shared", "2"])
         for name in ("machines", "GPUs"):
             remove = f"document.querySelector('[aria-label^=\"Remove the column {name} \"]')"
             browser.do(f"{remove}.click()")
@@ -385,7 +384,7 @@ def test_of_three_hundred_keys_only_what_is_seen_is_asked_for_and_drawn(
         browser.do("document.documentElement.dataset.theme = 'light'")
         browser.press("t")
         browser.wait(f"{seen}.length > 0 && {seen}.every((one) => redrawn.has(one))")
-        assert browser.get("document.documentElement.dataset.theme") == "dark"
+        browser.expect("document.documentElement.dataset.theme", "dark")
         assert browser.get(color) != light
         assert browser.get("redrawn.size") < drawn / 2
         assert browser.get("[...redrawn].every((one) => one.seen)")
@@ -457,7 +456,7 @@ def test_twelve_runs_are_compared_by_a_setting_in_six_clicks(
         browser.wait(f"{grid}.length > 1 && {grid}.every((one) => one.data.length === 12)")
         assert pointer.clicks <= 6
         differences = "[...document.querySelectorAll('#differences tbody th')]"
-        assert browser.get(f"{differences}.map((one) => one.innerText)") == ["optim.lr", "seed"]
+        browser.expect(f"{differences}.map((one) => one.innerText)", ["optim.lr", "seed"])
         browser.wait("location.hash.includes('group=optim.lr')")
         browser.do("location.reload()")
         browser.wait(f"{means}.length === 4")

@@ -4,11 +4,14 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import JavascriptException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
@@ -33,6 +36,16 @@ _NO_TEXTS = """(() => {
   }
   return found;
 })()"""
+
+
+@dataclass(frozen=True)
+class _NotYet:
+    """Why an expression has no value yet."""
+
+    error: str | None
+
+    def __bool__(self) -> bool:
+        return False
 
 
 class Browser:
@@ -100,10 +113,26 @@ class Browser:
 
     def wait(self, expression: str) -> None:
         """Wait until an expression is true."""
+        self._wait(expression, bool, "")
+
+    def expect(self, expression: str, value: object) -> None:
+        """Wait until an expression has a value: what an event changes is drawn a little later."""
+        self._wait(expression, lambda found: found == value, f" to be {value!r}")
+
+    def _wait(self, expression: str, is_so: Callable[[Any], bool], what: str) -> None:
         deadline = time.monotonic() + _DEADLINE_S
-        while not self.get(expression):
-            assert time.monotonic() < deadline, f"waited in vain: {expression}; {self.complaints()}"
+        while not is_so(found := self._get_or_error(expression)):
+            assert time.monotonic() < deadline, (
+                f"waited in vain for {expression}{what}, it is {found!r}; {self.complaints()}"
+            )
             time.sleep(_LOOK_S)
+
+    def _get_or_error(self, expression: str) -> Any:
+        """Return the value, or the error of one that looks at a part that is not there yet."""
+        try:
+            return self.get(expression)
+        except JavascriptException as error:
+            return _NotYet(error.msg)
 
     def resize(self, width: int, height: int) -> None:
         """Change the size of the window, in pixels."""

@@ -49,4 +49,4 @@ class Owned:
         request = urllib.request.Request(
             self._server.base_url + path, json.dumps(content).encode(), headers
         )
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=120).close()

@@ -113,7 +113,7 @@ class MlflowServer(TrackerServer):
         }
 
     def is_up(self) -> bool:
-        return httpx.get(f"{self.url}/health", timeout=10).is_success
+        return httpx.get(f"{self.url}/health", timeout=60).is_success
 
 
 class TrackioServer(TrackerServer):
@@ -141,4 +141,4 @@ class TrackioServer(TrackerServer):
         }
 
     def is_up(self) -> bool:
-        return httpx.get(f"{self.url}/version", timeout=10).is_success
+        return httpx.get(f"{self.url}/version", timeout=60).is_success

@@ -21,28 +21,26 @@ from otel_rl.cli.signal_handlers import end_requests
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "add_options", "command"]
+
+DESCRIPTION = (
+    "Receive OTLP over HTTP and gRPC and write one tracker run per experiment. On "
+    "SIGTERM or Ctrl-C: stop receiving, write what was accepted, finish the runs. On SIGHUP: "
+    "read the files of tokens and certificates again."
+)
 
 _LOOK_S = 0.5  # a signal that another thread gets is handled when the main one wakes up
 _OTHER_FILES = 512  # the journal, the writers' pipes and logs, libraries
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "bridge",
-        description="Receive OTLP over HTTP and gRPC and write one tracker run per experiment. On "
-        "SIGTERM or Ctrl-C: stop receiving, write what was accepted, finish the runs. On SIGHUP: "
-        "read the files of tokens and certificates again.",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     # Workers start it so.
     parser.add_argument("--inbox", type=Path, metavar="DIR", help=argparse.SUPPRESS)
     add_listen_options(parser)
     add_bridge_options(parser)
-    parser.set_defaults(command=_command)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     if arguments.inbox is not None:
         return serve_inbox(arguments)
     settings = _enabled(settings_of(arguments, overrides=listen_settings(arguments)))
@@ -65,7 +63,6 @@ def _command(arguments: argparse.Namespace) -> int:
 
 
 def _say_where(bridge: Bridge) -> None:
-    """Say on which addresses it listens, where its data is, and where its page."""
     settings, addresses = bridge.settings, bridge.addresses
     journal = settings.data if settings.journal.url is None else "the database of journal.url"
     places = (("OTLP/HTTP", addresses.http), ("OTLP/gRPC", addresses.grpc))
@@ -97,7 +94,6 @@ def _enabled(settings: BridgeSettings) -> BridgeSettings:
 
 
 def _shows_runs(settings: BridgeSettings) -> bool:
-    """Return whether any reader may see the page."""
     if settings.view.readers is Readers.BEHIND_PROXY or settings.auth.tokens:
         return True
     http = settings.listen.http

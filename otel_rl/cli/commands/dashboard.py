@@ -2,31 +2,30 @@
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.selection import KeySelection
-from otel_rl.bridge.delivery.wandb.account import WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.workspace_view import VIEW_TITLE, save_view
 from otel_rl.bridge.journal.reader import read_keys
 from otel_rl.cli.find_run import Runs, add_run, take_directory
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.own_run import wandb_account
 from otel_rl.dashboard.arrange import Section, arrange, as_json, in_words
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.plurals import many
 from otel_rl.records import KeySpec
 from otel_rl.redaction import printable, shown
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
-_DESCRIPTION = f"""\
+DESCRIPTION = f"""\
 Arrange the charts of runs in sections by topic. With W&B online it is saved as the view
 {VIEW_TITLE!r} of the project, otherwise printed. A view that was edited
 by hand is not overwritten.
 """
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   otel-rl dashboard                    for the metrics of all runs of the journals here
   otel-rl dashboard grpo-7b            for those of one experiment
@@ -34,24 +33,16 @@ examples:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "dashboard",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_run(parser, "all runs in the journals here")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     parser.add_argument(
         "--force", action="store_true", help="overwrite a view that was edited by hand"
     )
     add_bridge_options(parser)
-    parser.set_defaults(command=_command)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     take_directory(arguments)
     settings = settings_of(arguments)
     with Runs(settings) as runs:
@@ -61,10 +52,7 @@ def _command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"sections": as_json(sections)}, indent=1))
         return status
-    account = None
-    if "wandb" in settings.tracker.trackers:
-        options = settings.tracker.options_of("wandb")
-        account = find_account(WandbSettings.parse(options), os.environ)
+    account = wandb_account(settings)
     if account is None or not account.online:
         _print(sections)
         return status

@@ -23,21 +23,15 @@ from otel_rl.run_id import run_id
 if TYPE_CHECKING:
     from otel_rl.demo import DemoSettings
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "add_options", "command"]
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Train a small policy with asynchronous GRPO in ten processes on CPU and write one tracker run. One
 generator is killed half-way. It trains for half a minute, and takes about a minute in all.
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "demo",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--experiment", metavar="NAME", help="default: grpo-demo")
     parser.add_argument("--trial", metavar="NAME", help="default: the time, so each is a new run")
     parser.add_argument("--steps", type=_positive, metavar="N", help="policy updates (100)")
@@ -57,7 +51,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="OTLP/HTTP of a running bridge or collector",
     )
     add_bridge_options(parser)
-    parser.set_defaults(command=_command)
 
 
 def _positive(text: str) -> int:
@@ -66,7 +59,7 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     if "help" in (arguments.faults or ()):
         return _list_faults()
     names = run_names(arguments, os.environ, default_experiment="grpo-demo").settled()

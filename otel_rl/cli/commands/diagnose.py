@@ -28,14 +28,14 @@ from otel_rl.view.journals import Found
 from otel_rl.view.report import CAUSES, write_report
 from otel_rl.view.worker_places import completed
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Name the worker and phase behind a slower or worse run, live or ended: ranked causes with evidence.
 The exit status is 0 also if it finds faults.
 """
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   otel-rl diagnose                          the most recently active run
   otel-rl diagnose grpo-7b/trial-3          one by name
@@ -45,14 +45,7 @@ examples:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "diagnose",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument(
         "--steps", type=steps, metavar="FIRST[:LAST]", help="steps to analyse (all)"
@@ -74,10 +67,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="also write a page, with charts",
     )
     add_journal_options(parser)
-    parser.set_defaults(command=_command)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     if arguments.json_schema:
         print(json.dumps(json_schema(), indent=1))
         return 0

@@ -38,7 +38,9 @@ from otel_rl.setting_types import OFF, Address
 from otel_rl.worker.settings import read_settings
 from otel_rl.worker.system.nvml import Driver, NoDriver
 
-__all__ = ["CHECKS", "add_parser"]
+__all__ = ["CHECKS", "DESCRIPTION", "add_options", "command"]
+
+DESCRIPTION = "Check this machine as a worker and as a bridge. Exits 1 if a check fails."
 
 _PLUGINS = (
     "opentelemetry_meter_provider",
@@ -59,18 +61,12 @@ _NO_GPU_HINT = (
 _OF_A_SERVICE = frozenset({"listen", "data", "journal", "tls", "auth"})
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "doctor",
-        description="Check this machine as a worker and as a bridge. Exits 1 if a check fails.",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_listen_options(parser)
     add_bridge_options(parser)
-    parser.set_defaults(command=_command)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments, overrides=listen_settings(arguments))
     failed = 0
     for check in CHECKS:
@@ -85,7 +81,6 @@ def _command(arguments: argparse.Namespace) -> int:
 
 
 def check_python(_settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that the interpreter is supported."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     yield CheckResult(
         "python", version, ok=sys.version_info >= (3, 11), hint="otel_rl needs Python 3.11."
@@ -93,7 +88,6 @@ def check_python(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_plugins(_settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that OpenTelemetry finds otel_rl by its entry points."""
     for group in _PLUGINS:
         found = importlib.metadata.entry_points(group=group, name="otel_rl")
         yield CheckResult(
@@ -106,7 +100,6 @@ def check_plugins(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_variables(_settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that no variable of otel_rl is misspelt, and that a worker can read them all."""
     for note in misspelt(os.environ):
         yield CheckResult("variables", note, ok=False, hint="Correct or unset it.")
     try:
@@ -116,7 +109,6 @@ def check_variables(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_gpus(_settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that a worker finds the GPUs that it is to sample."""
     try:
         if not read_settings(os.environ).gpu.enabled:
             return
@@ -142,7 +134,6 @@ def check_gpus(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that the endpoint of workers started from here answers."""
     endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     if not endpoint:
         yield CheckResult("endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT is not set; `otel-rl run` does")
@@ -162,7 +153,6 @@ def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that the bridge's addresses are free, or a bridge is there already."""
     there = _is_bridge_there(settings)
     listen = settings.listen
     for name, where in (("http", listen.http), ("grpc", listen.grpc), ("health", listen.health)):
@@ -185,14 +175,12 @@ def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def _is_service(settings: BridgeSettings) -> bool:
-    """Return whether a bridge of its own is meant, which `otel-rl run` needs none of."""
     return bool(settings.model_fields_set & _OF_A_SERVICE) or (
         (settings.data / JOURNAL_FILE).exists()
     )
 
 
 def check_security(settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that files of TLS and tokens are usable, and not readable by all users."""
     if settings.tls.cert is None and not settings.auth.tokens:
         return
     try:
@@ -205,7 +193,6 @@ def check_security(settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that the journal can be opened, or created."""
     if settings.journal.url is not None:
         try:
             with contextlib.closing(settings.journal_place.open()) as journal:
@@ -267,7 +254,6 @@ def _run_result(run: RunOverview) -> CheckResult:
 
 
 def check_tracker(settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that the tracker can take rows."""
     tracker = settings.tracker
     tracker.check_options()
     for name in tracker.trackers:
@@ -291,7 +277,6 @@ def _free(name: str, where: Address) -> CheckResult:
 
 
 def _is_bridge_there(settings: BridgeSettings) -> bool:
-    """Return whether a bridge with these settings runs already."""
     listen, tls = settings.listen, settings.tls
     if listen.health is not None and _is_healthy("http", listen.health):
         return True

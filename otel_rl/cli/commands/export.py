@@ -25,9 +25,13 @@ from otel_rl.errors import ConfigError
 from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace
 from otel_rl.plurals import many
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
-_EPILOG: Final = """\
+DESCRIPTION: Final = (
+    "Write the spans of a run, as far as its journal has them, as a Chrome trace for Perfetto."
+)
+
+EPILOG: Final = """\
 examples:
   otel-rl export -o trace.json.gz             the most recently active run
   otel-rl export --steps 400:420 grpo-7b -o trace.json
@@ -48,15 +52,7 @@ _COUNTERS: Final = (
 _MOST_RANGES: Final = 12  # of steps, in a message
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "export",
-        description="Write the spans of a run, as far as its journal has them, as a Chrome trace "
-        "for Perfetto.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument(
         "--steps",
@@ -72,10 +68,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="compressed if its name ends in .gz (default: standard output)",
     )
     add_journal_options(parser)
-    parser.set_defaults(command=_command)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     if arguments.output is None and sys.stdout.isatty():
         raise ConfigError(
             "A trace is not text for a terminal.", hint="Name a file: -o trace.json.gz"
@@ -191,7 +186,6 @@ def _leads(connection: Connection, run: str, wanted: tuple[int, int] | None) -> 
 
 
 def _set_clocks(table: SpanTable, leads: Mapping[str, float], names: Mapping[str, str]) -> None:
-    """Bring the spans of all hosts to one clock."""
     hosts: dict[str, float] = {}
     for worker in table.workers():
         lead_s = leads.get(names.get(worker.worker) or f"{worker.role}/{worker.worker}")

@@ -19,9 +19,15 @@ from otel_rl.errors import ConfigError, JournalLocked, OtelRLError
 from otel_rl.inbox import INBOX, bytes_in, inboxes_below
 from otel_rl.records import ExperimentKey
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
-_EPILOG: Final = """
+DESCRIPTION: Final = (
+    "Write the rows that `otel-rl run` or a stopped `otel-rl bridge` has left in "
+    "its data directory, to the tracker that they were meant for, and the values that its "
+    "archive lacks, and end."
+)
+
+EPILOG: Final = """
 examples:
   otel-rl finish                       every run below .otel_rl
   otel-rl finish .otel_rl/4ixr2aq7     one directory, as the run's last lines name it
@@ -31,16 +37,7 @@ Trackers, their directories and projects are those of the command that has left 
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "finish",
-        description="Write the rows that `otel-rl run` or a stopped `otel-rl bridge` has left in "
-        "its data directory, to the tracker that they were meant for, and the values that its "
-        "archive lacks, and end.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory",
         nargs="?",
@@ -49,10 +46,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="a data directory, or one with several below it (default: .otel_rl)",
     )
     add_journal_options(parser)
-    parser.set_defaults(command=_command)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     below = arguments.directory or settings_of(arguments).data
     inboxes = {path.parent for path in inboxes_below(below)}
     directories = [*dict.fromkeys([*journals_below(below), *sorted(inboxes)])]
@@ -129,7 +125,6 @@ def _lacks_values(directory: Path, settings: BridgeSettings) -> bool:
 
 
 def _settings(directory: Path, arguments: argparse.Namespace, kept: KeptSettings) -> BridgeSettings:
-    """Return the settings that were kept, but for what is given now."""
     arguments.data = directory
     settings = settings_of(arguments, overrides=LISTENS_NOWHERE, defaults=kept.settings)
     if kept.settings:

@@ -11,7 +11,9 @@ from typing import Final
 import otel_rl
 from otel_rl.errors import ConfigError
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "add_options", "command"]
+
+DESCRIPTION: Final = "Print a page of the documentation, or list the topics."
 
 _PACKAGE: Final = Path(otel_rl.__file__).parent
 
@@ -27,18 +29,13 @@ _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _COMMENT: Final = re.compile(r"<!-- [^\n]* -->\n+")
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "help", description="Print a page of the documentation, or list the topics."
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "topic", nargs="?", metavar="TOPIC", help="name of a page (default: list the topics)"
     )
-    parser.set_defaults(command=_command)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     directory = _directory()
     topic: str | None = arguments.topic
     if topic is None:

@@ -10,30 +10,23 @@ from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.cli.standard_streams import say
 from otel_rl.setting_types import Address
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
 _MAX_HISTORY_BYTES: Final = 512 << 20  # of all threads that answer
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Serve runs, diagnosis, history and spans to agents and other programs, over the Model Context
 Protocol (MCP). Reads journals, also of running bridges, and changes nothing.
 """
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   otel-rl mcp --data /data/otel_rl        for a client that starts it, over stdin and stdout
   otel-rl mcp --http 127.0.0.1:8801       at http://127.0.0.1:8801/mcp
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "mcp",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--http",
         type=host_and_port,
@@ -42,10 +35,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "token that is printed, or one of auth.tokens",
     )
     add_journal_options(parser)
-    parser.set_defaults(command=_command)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     _serve(settings_of(arguments), arguments.http)
     return 0
 

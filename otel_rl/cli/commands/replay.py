@@ -27,14 +27,19 @@ from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.inbox import bytes_in, inboxes_below
 from otel_rl.records import ExperimentKey
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
+
+DESCRIPTION: Final = (
+    "Write runs from their journals or archives to a tracker. When called "
+    "again, it continues after the last row that the tracker has, so no row is written twice."
+)
 
 _NOT_ARCHIVED: Final = (
     "config, tags, notes, status, text samples, console, traces, findings and requested reductions"
 )
 """What a run's journal has and its archive has not."""
 
-_EPILOG: Final = """\
+EPILOG: Final = """\
 examples:
   otel-rl replay grpo-7b --tracker trackio        a run that went elsewhere, live or ended
   otel-rl replay grpo-7b/lr-3e-6 --tracker wandb --name grpo-7b/again
@@ -44,15 +49,7 @@ examples:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "replay",
-        description="Write runs from their journals or archives to a tracker. When called "
-        "again, it continues after the last row that the tracker has, so no row is written twice.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run",
         nargs="*",
@@ -77,10 +74,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="also check runs that an earlier replay has finished",
     )
     add_bridge_options(parser)
-    parser.set_defaults(command=_command)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     if not arguments.tracker:
         raise ConfigError("--tracker: name the tracker that the runs go to.")
     if arguments.at_once < 1:
@@ -192,7 +188,6 @@ def _found(
 
 
 def _archived(settings: BridgeSettings, places: Sequence[Path]) -> Sequence[ReplaySource]:
-    """Return the runs with files in these directories or below."""
     if not any(next(place.rglob("*.parquet"), None) for place in places):
         return ()
     if importlib.util.find_spec("pyarrow") is None:

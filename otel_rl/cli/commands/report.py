@@ -9,28 +9,21 @@ from otel_rl.cli.terminal import progress
 from otel_rl.redaction import shown
 from otel_rl.view.report import write_report
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Write what `otel-rl view` shows of a run to one HTML file, to mail or to keep. It
 opens in any browser, without a server and without internet.
 """
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   otel-rl report                         the most recently active run, to report.html
   otel-rl report grpo-7b -o grpo.html    one by EXPERIMENT[/TRIAL]
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "report",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument(
         "-o",
@@ -41,10 +34,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="default: %(default)s",
     )
     add_journal_options(parser)
-    parser.set_defaults(command=_command)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     take_directory(arguments)
     settings = settings_of(arguments)
     with Runs(settings) as runs:

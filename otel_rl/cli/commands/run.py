@@ -32,7 +32,12 @@ from otel_rl.cli.standard_streams import FULL, say
 from otel_rl.cli.terminal import live_line
 from otel_rl.errors import ConfigError, JournalFull, OtelRLError
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
+
+DESCRIPTION = (
+    "Start a bridge on free loopback ports, run CMD with OTEL_* variables "
+    "that point to it, write all that CMD reports to one tracker run, and finish that run."
+)
 
 # Exit statuses of shells: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html
 _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
@@ -47,7 +52,7 @@ _LOOK_EVERY_S = 0.5
 _NOWHERE = "127.0.0.1:9"  # where nobody listens
 _MAX_STEM = 100  # below the limit of names
 
-_EPILOG = """
+EPILOG = """
 examples:
   otel-rl run -- python train.py
   otel-rl run --experiment grpo-7b -- torchrun --nproc-per-node 8 train.py
@@ -60,15 +65,7 @@ also if data was lost, which the last line then says; with --fail-on-loss it is 
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "run",
-        description="Start a bridge on free loopback ports, run CMD with OTEL_* variables "
-        "that point to it, write all that CMD reports to one tracker run, and finish that run.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--experiment",
         metavar="NAME",
@@ -119,10 +116,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         },
     )
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command")
-    parser.set_defaults(command=_command, usage=parser.format_usage)
+    parser.set_defaults(usage=parser.format_usage)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     command: list[str] = arguments.cmd
     misplaced: Sequence[str] = ()
     if command[:1] == ["--"]:
@@ -206,7 +203,6 @@ def _with_loss(status: int, arguments: argparse.Namespace) -> int:
 
 
 def _environment(embedded: Embedded, arguments: argparse.Namespace) -> dict[str, str]:
-    """Say where the run is, and return the environment of the command."""
     bridge, names = embedded.bridge, embedded.names
     for line, link in _beginning(bridge, names, embedded.token):
         say(line, token=link)
@@ -250,7 +246,6 @@ def _run_unreported(
 
 
 def _say_why_nothing(bridge: Bridge, ending: Ending, status: int) -> None:
-    """Say why there is no run, unless the report has said it."""
     reported = map(bridge.counters.value, (Counter.POINTS_ACCEPTED, Counter.SPANS_ACCEPTED))
     if not (any(reported) or bridge.without_metrics or ending.lost):
         say(f"nothing was reported. {_likely_cause(bridge, status)}".rstrip())
@@ -383,7 +378,6 @@ class _Requests:
         self._process: subprocess.Popen[bytes] | None = None
 
     def take(self, number: int, _frame: FrameType | None) -> None:
-        """Handle a signal."""
         process = self._process
         if process is None:
             self.end.add(number)

@@ -23,9 +23,14 @@ from otel_rl.errors import JournalError
 from otel_rl.goodput import as_json
 from otel_rl.redaction import printable, redacted
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
-_EPILOG: Final = """\
+DESCRIPTION: Final = (
+    "List the runs that a bridge keeps, the last active one first: id, state, "
+    "verdict, step, reward, goodput, size, place in the tracker; or the workers of one."
+)
+
+EPILOG: Final = """\
 examples:
   otel-rl runs                   those of `otel-rl run` and `otel-rl bridge` in this directory
   otel-rl runs /data/otel_rl     those of another data directory
@@ -71,15 +76,7 @@ _STYLES: Final = {
 }
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "runs",
-        description="List the runs that a bridge keeps, the last active one first: id, state, "
-        "verdict, step, reward, goodput, size, place in the tracker; or the workers of one.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_run(parser, "all runs of --data")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument(
@@ -95,7 +92,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--yes", action="store_true", help="delete without a question")
     add_journal_options(parser)
-    parser.set_defaults(command=_command)
 
 
 class _Listed(NamedTuple):
@@ -105,7 +101,7 @@ class _Listed(NamedTuple):
     now: Snapshot
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     take_directory(arguments, may_be_empty=True)
     settings = settings_of(arguments)
     if arguments.data is not None and settings.journal.url is None and not settings.data.is_dir():

@@ -10,14 +10,14 @@ from otel_rl.cli.standard_streams import say
 from otel_rl.setting_types import Address
 from otel_rl.view.server import ViewServer
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Show runs in a browser, live and ended. Reads journals, also of running bridges, and changes
 nothing; needs no account and no internet.
 """
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   otel-rl view                        the runs of `otel-rl run` and `otel-rl bridge` here
   otel-rl view /data/otel_rl          those of another data directory
@@ -26,14 +26,7 @@ examples:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser of ``otel-rl``."""
-    parser = commands.add_parser(
-        "view",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_run(parser, "all runs of --data")
     parser.add_argument(
         "--listen",
@@ -46,10 +39,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--open", action="store_true", help="open the page in a browser on this machine"
     )
     add_journal_options(parser)
-    parser.set_defaults(command=_command)
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     take_directory(arguments, may_be_empty=True)
     settings, place = settings_of(arguments), ""
     if arguments.run is not None:

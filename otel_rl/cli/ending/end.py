@@ -208,7 +208,6 @@ class Progress:
     _stuck: set[str] = field(default_factory=set)
 
     def until_next_s(self) -> float:
-        """Return the time until ``look`` may have something to say."""
         return min(self._news_s, self._look_s) - self._passed_s()
 
     def standstill_s(self) -> float:
@@ -216,7 +215,6 @@ class Progress:
         return self._passed_s() - max(self._since_s.values(), default=0.0)
 
     def look(self) -> None:
-        """Say what there is to say by now."""
         now_s = self._passed_s()
         with suppress(JournalError):  # reported at the end
             self._look_at_trackers(now_s)
@@ -248,7 +246,6 @@ class Progress:
                 self._say_stuck(tracker, runs)
 
     def _say_stuck(self, tracker: str, runs: list[RunStatus]) -> None:
-        """Say that a tracker takes nothing, and what to do."""
         data = self.bridge.settings.data
         self.told = next((one.last_error for one in runs if one.last_error), "")
         why = self.told.rstrip(".") or "it does not answer"
@@ -267,7 +264,6 @@ def _is_stuck(run: RunStatus) -> bool:
 
 
 def left_in_words(left: Left, seconds: float) -> str:
-    """Return the remaining work and time, in words."""
     parts = [many(left.requests, "request")] if left.requests else []
     if left.rows:
         parts.append(many(left.rows, "row"))

@@ -164,7 +164,6 @@ def _new(path: Path) -> Path:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a file for writing, with what is in it."""
     return os.fdopen(open_private(os.fspath(path), os.O_WRONLY | os.O_CREAT), "wb")
 
 

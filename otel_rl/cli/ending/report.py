@@ -79,7 +79,6 @@ class Ending:
 
     @property
     def unfinished(self) -> Sequence[RunStatus]:
-        """Return the runs with rows that are left."""
         return [one for one in self.statuses if one.state is not RunState.FINISHED]
 
     @property
@@ -113,7 +112,6 @@ class Ending:
         self.lost_in_words = "; ".join(words)
 
     def as_status(self, exit_status: int, data: Path) -> dict[str, Any]:
-        """Return the content of the status file."""
         rows = sum(one.pending for one in self.unfinished)
         return {
             "exit_status": exit_status,
@@ -196,7 +194,6 @@ def _who_goes_on(others: int | None) -> str:
 
 
 def _place(status: RunStatus, data: Path, told: set[str]) -> str:
-    """Return where a run is, and what of it is left; each error once."""
     rows = many(status.next_row, "row")
     if status.state is RunState.FINISHED:
         is_file = bool(status.location) and "://" not in status.location
@@ -225,7 +222,6 @@ def _say_defects(bridge: Bridge) -> None:
 
 
 def _faults(bridge: Bridge) -> Mapping[ExperimentKey, Sequence[str]]:
-    """Return what was wrong with each run, in words, after the bridge has stopped."""
     data = bridge.settings.data
     with suppress(JournalError), looking(data) as connection:
         return {
@@ -249,7 +245,6 @@ def _diagnosis(connection: Connection, key: ExperimentKey, data: Path) -> Iterat
 
 
 def rest_command(data: Path) -> str:
-    """Return the shell command that writes the remaining rows to the same place."""
     return own_command("finish", str(data))
 
 
@@ -307,7 +302,6 @@ def failures(description: Description) -> Iterator[str]:
 
 
 def listed(description: Description) -> Sequence[WorkerFailure]:
-    """Return the failures that ``failures`` names."""
     last = [*description.failures[-_MOST:]]
     crash = description.crash
     return last if crash is None or crash in last else [crash, *last]

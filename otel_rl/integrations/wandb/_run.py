@@ -244,7 +244,7 @@ def worker_of(given: WorkerNames, environ: Mapping[str, str], process_name: str)
     )
     stated = WorkerNames(project, run_id or name, job_type)
     found = worker_names(environ, process_name, given=given, stated=stated, finished=finished)
-    return dataclasses.replace(found, experiment=found.experiment or _DEFAULT_PROJECT)
+    return found._replace(experiment=found.experiment or _DEFAULT_PROJECT)
 
 
 class Run:
@@ -284,7 +284,7 @@ class Run:
         else:
             # W&B's users log on one rank, so no count is expected.
             index = launcher_index(os.environ, process_name())
-            otel_rl.init(**dataclasses.asdict(worker), index=index, **self._metadata())
+            otel_rl.init(**worker._asdict(), index=index, **self._metadata())
             session = _started = running()
         if session is not None and not is_named:
             self.id = session.identity.trial or self.id  # a later init(id=) resumes it

@@ -117,12 +117,11 @@ def _with_config(config: Mapping[str, object]) -> dict[str, str]:
     added, left_out = plain_config(config)
     if not added and not left_out:
         return {}
-    texts = {key: json.dumps(value) for key, value in {**_config_of(os.environ), **added}.items()}
-    room = _MAX_CONFIG_CHARS
-    for key in [*texts]:
-        room -= len(json.dumps(key)) + len(texts[key]) + len(", : ")
+    kept, room = {**_config_of(os.environ), **added}, _MAX_CONFIG_CHARS
+    for key in [*kept]:
+        room -= len(json.dumps({key: kept[key]}))
         if room < 0:
-            del texts[key]
+            del kept[key]
             left_out.append(key)
     if left_out:
         session.GUARD.drop(
@@ -131,5 +130,4 @@ def _with_config(config: Mapping[str, object]) -> dict[str, str]:
             f"{', '.join(left_out)}.",
             len(left_out),
         )
-    pairs = ", ".join(f"{json.dumps(key)}: {text}" for key, text in texts.items())
-    return {CONFIG: f"{{{pairs}}}"}
+    return {CONFIG: json.dumps(kept)}

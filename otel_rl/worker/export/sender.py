@@ -459,8 +459,9 @@ class Sender:
             context.set_value("suppress_instrumentation", value=True, context=context.Context())
         )
         with self._guard:
-            with self._uncut.work():
-                for request in self._source.first():
+            with self._uncut.work(), self._collecting:
+                # A thread that begins late takes nothing of the session that has followed its own.
+                for request in self._source.first() if self._stop is not _GIVEN_UP else ():
                     self.put(request)
             self._send_stored()
             if not self._is_urgent:

@@ -30,10 +30,10 @@ from otel_rl.semconv.names import (
     RL_GPU_PROCESS_MEMORY_USAGE,
     RL_GPU_THROTTLE_REASON,
     RL_GPU_THROTTLED,
-    RlGpuClockDomainValues,
     RlGpuLinkValues,
-    RlGpuThrottleReasonValues,
 )
+from otel_rl.semconv.names import RlGpuClockDomainValues as _Clock
+from otel_rl.semconv.names import RlGpuThrottleReasonValues as _Reason
 from otel_rl.worker.forks import IMPORTS
 
 __all__ = [
@@ -269,78 +269,72 @@ def log_once(logged: set[str], message: str, level: int = logging.INFO) -> bool:
     return is_new
 
 
-def _utilization(nvml: Any, handle: object) -> Iterator[Reading]:
-    yield Reading(HW_GPU_UTILIZATION, nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
+def _utilization(nvml: Any, gpu: object) -> Iterator[Reading]:
+    yield Reading(HW_GPU_UTILIZATION, nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100)
 
 
-def _memory(nvml: Any, handle: object) -> Iterator[Reading]:
+def _memory(nvml: Any, gpu: object) -> Iterator[Reading]:
     try:
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2)
+        memory = nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2)
     except nvml.NVMLError:
         # Of drivers before 510; what the driver reserves for itself counts as used there.
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
     yield Reading(HW_GPU_MEMORY_USAGE, memory.used)
     yield Reading(HW_GPU_MEMORY_LIMIT, memory.total)
     if memory.total:
         yield Reading(HW_GPU_MEMORY_UTILIZATION, memory.used / memory.total)
 
 
-def _power(nvml: Any, handle: object) -> Iterator[Reading]:
-    yield Reading(HW_POWER, nvml.nvmlDeviceGetPowerUsage(handle) / 1000)
+def _power(nvml: Any, gpu: object) -> Iterator[Reading]:
+    yield Reading(HW_POWER, nvml.nvmlDeviceGetPowerUsage(gpu) / 1000)
 
 
-def _power_limit(nvml: Any, handle: object) -> Iterator[Reading]:
-    yield Reading(RL_GPU_POWER_LIMIT, nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000)
+def _power_limit(nvml: Any, gpu: object) -> Iterator[Reading]:
+    yield Reading(RL_GPU_POWER_LIMIT, nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000)
 
 
-def _energy(nvml: Any, handle: object) -> Iterator[Reading]:
-    yield Reading(HW_ENERGY, nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000)
+def _energy(nvml: Any, gpu: object) -> Iterator[Reading]:
+    yield Reading(HW_ENERGY, nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000)
 
 
-def _temperature(nvml: Any, handle: object) -> Iterator[Reading]:
+def _temperature(nvml: Any, gpu: object) -> Iterator[Reading]:
     sensor = nvml.NVML_TEMPERATURE_GPU
-    yield Reading(HW_TEMPERATURE, nvml.nvmlDeviceGetTemperature(handle, sensor))
+    yield Reading(HW_TEMPERATURE, nvml.nvmlDeviceGetTemperature(gpu, sensor))
 
 
-def _clocks(nvml: Any, handle: object) -> Iterator[Reading]:
-    for domain, clock in (
-        (RlGpuClockDomainValues.SM, nvml.NVML_CLOCK_SM),
-        (RlGpuClockDomainValues.MEMORY, nvml.NVML_CLOCK_MEM),
-    ):
-        megahertz = nvml.nvmlDeviceGetClockInfo(handle, clock)
+def _clocks(nvml: Any, gpu: object) -> Iterator[Reading]:
+    for domain, clock in ((_Clock.SM, nvml.NVML_CLOCK_SM), (_Clock.MEMORY, nvml.NVML_CLOCK_MEM)):
+        megahertz = nvml.nvmlDeviceGetClockInfo(gpu, clock)
         yield Reading(RL_GPU_CLOCK_FREQUENCY, megahertz * 1e6, ((RL_GPU_CLOCK_DOMAIN, domain),))
 
 
-def _throttling(nvml: Any, handle: object) -> Iterator[Reading]:
-    # The older name, which all versions of the driver have.
-    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    software, hardware = (
-        nvml.nvmlClocksThrottleReasonSwThermalSlowdown,
-        nvml.nvmlClocksThrottleReasonHwThermalSlowdown,
-    )
-    for reason, mask in (
-        (RlGpuThrottleReasonValues.POWER_CAP, nvml.nvmlClocksThrottleReasonSwPowerCap),
-        (RlGpuThrottleReasonValues.THERMAL, software | hardware),
-        (RlGpuThrottleReasonValues.HW_SLOWDOWN, nvml.nvmlClocksThrottleReasonHwSlowdown),
-        (RlGpuThrottleReasonValues.POWER_BRAKE, nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown),
-        (RlGpuThrottleReasonValues.SYNC_BOOST, nvml.nvmlClocksThrottleReasonSyncBoost),
-    ):
-        is_throttled = float(bool(bits & mask))
-        yield Reading(RL_GPU_THROTTLED, is_throttled, ((RL_GPU_THROTTLE_REASON, reason),))
+_THROTTLED: Final = {
+    _Reason.POWER_CAP: ("SwPowerCap",),
+    _Reason.THERMAL: ("SwThermalSlowdown", "HwThermalSlowdown"),
+    _Reason.HW_SLOWDOWN: ("HwSlowdown",),
+    _Reason.POWER_BRAKE: ("HwPowerBrakeSlowdown",),
+    _Reason.SYNC_BOOST: ("SyncBoost",),
+}
+"""Bits of the driver's answer, by the older name that all versions have."""
 
 
-def _memory_errors(nvml: Any, handle: object) -> Iterator[Reading]:
-    for kind, which in (
-        ("ecc.corrected", nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-        ("ecc.uncorrected", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-    ):
-        found = nvml.nvmlDeviceGetTotalEccErrors(handle, which, nvml.NVML_VOLATILE_ECC)
-        yield Reading(HW_ERRORS, found, ((ERROR_TYPE, kind),))
+def _throttling(nvml: Any, gpu: object) -> Iterator[Reading]:
+    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
+    for reason, names in _THROTTLED.items():
+        is_throttled = any(bits & getattr(nvml, f"nvmlClocksThrottleReason{one}") for one in names)
+        yield Reading(RL_GPU_THROTTLED, float(is_throttled), ((RL_GPU_THROTTLE_REASON, reason),))
 
 
-def _nvlink_bytes(nvml: Any, handle: object) -> Iterator[Reading]:
+def _memory_errors(nvml: Any, gpu: object) -> Iterator[Reading]:
+    for kind in ("corrected", "uncorrected"):
+        which = getattr(nvml, f"NVML_MEMORY_ERROR_TYPE_{kind.upper()}")
+        found = nvml.nvmlDeviceGetTotalEccErrors(gpu, which, nvml.NVML_VOLATILE_ECC)
+        yield Reading(HW_ERRORS, found, ((ERROR_TYPE, f"ecc.{kind}"),))
+
+
+def _nvlink_bytes(nvml: Any, gpu: object) -> Iterator[Reading]:
     fields = nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
-    answers = nvml.nvmlDeviceGetFieldValues(handle, [(one, _ALL_LINKS) for one in fields])
+    answers = nvml.nvmlDeviceGetFieldValues(gpu, [(one, _ALL_LINKS) for one in fields])
     for direction, answer in zip(("receive", "transmit"), answers, strict=True):
         if answer.nvmlReturn:  # each field has an error of its own
             raise nvml.NVMLError(answer.nvmlReturn)
@@ -348,26 +342,17 @@ def _nvlink_bytes(nvml: Any, handle: object) -> Iterator[Reading]:
         yield Reading(HW_GPU_IO, answer.value.ullVal * 1024, attributes)
 
 
-def _memory_of_the_process(nvml: Any, handle: object) -> Iterator[Reading]:
+def _memory_of_the_process(nvml: Any, gpu: object) -> Iterator[Reading]:
     pid = os.getpid()
-    for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+    for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu):
         # Some drivers report no memory; in a container NVML may list no process, or foreign pids.
         if process.pid == pid and process.usedGpuMemory is not None:
             yield Reading(RL_GPU_PROCESS_MEMORY_USAGE, process.usedGpuMemory)
 
 
 _QUERIES: Final[tuple[_Query, ...]] = (
-    _utilization,
-    _memory,
-    _power,
-    _power_limit,
-    _energy,
-    _temperature,
-    _clocks,
-    _throttling,
-    _memory_errors,
-    _nvlink_bytes,
-    _memory_of_the_process,
+    *(_utilization, _memory, _power, _power_limit, _energy, _temperature, _clocks, _throttling),
+    *(_memory_errors, _nvlink_bytes, _memory_of_the_process),
 )
 
 _QUERIES_OF_INSTANCE: Final[tuple[_Query, ...]] = (_memory, _memory_of_the_process)

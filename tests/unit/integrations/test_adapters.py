@@ -4,7 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
@@ -252,49 +251,6 @@ def test_what_follows_a_step_of_trl_lies_between_steps(
     assert phases(sink, None) == set(then)
 
 
-def test_a_training_of_trl_that_failed_leaves_no_step_to_the_next(
-    sink: Sink, adapter: Adapter
-) -> None:
-    callback = adapter("trl").OtelCallback()
-    state = SimpleNamespace(global_step=4, is_world_process_zero=True)
-    control = SimpleNamespace(should_evaluate=False, should_save=False)
-    for _ in range(2):  # the first one raises in its step
-        call(callback, "on_train_begin", state)
-        callback.on_step_begin(None, state, control)
-    callback.on_step_end(None, state, control)
-    assert len(phases(sink, 5)) == 2
-    assert [m.step for m in arrived(sink)["rl.iteration.duration"]] == [5, 5]
-
-
-class Trainer:
-    """As far as it is needed, transformers'; its reward fails."""
-
-    def __init__(self, callback: Any) -> None:
-        self.callback = callback
-
-    def train(self) -> None:
-        state = SimpleNamespace(global_step=4, is_world_process_zero=True)
-        call(self.callback, "on_train_begin", state)
-        self.callback.on_step_begin(None, state, None)
-        raise ValueError("of the user")
-
-
-def test_a_training_of_trl_whose_failure_is_caught_leaves_no_open_step(
-    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind = type("Trainer", (Trainer,), {})
-    transformers = SimpleNamespace(Trainer=kind)
-    monkeypatch.setitem(sys.modules, "transformers.trainer", transformers)
-    trainer = kind(adapter("trl").OtelCallback())
-    with pytest.raises(ValueError, match="of the user"):
-        trainer.train()
-    with otel_rl.step(50), otel_rl.phase("of_the_program"):
-        pass
-    assert [m.step for m in arrived(sink)["rl.iteration.duration"]] == [5, 50]
-    (failed,) = sink.events("rl.worker.error")
-    assert failed.attributes["error.type"] == "ValueError"
-
-
 OWN_LOOP = """
 from types import SimpleNamespace
 from otel_rl.integrations.trl import OtelCallback
@@ -322,35 +278,6 @@ def test_a_loop_of_trls_own_that_ends_the_process_ends_its_step(
     )
     assert "of the user" in done.stderr
     assert [m.step for m in sink.measurements("rl.iteration.duration")] == [5]
-
-
-def test_trainings_of_trl_in_two_threads_have_steps_of_their_own(
-    sink: Sink, adapter: Adapter, caplog: pytest.LogCaptureFixture
-) -> None:
-    module = adapter("trl")
-    both = threading.Barrier(2, timeout=60)
-
-    def train(first: int) -> None:
-        callback = module.OtelCallback()
-        state = SimpleNamespace(global_step=first, is_world_process_zero=True)
-        control = SimpleNamespace(should_evaluate=False, should_save=False)
-        call(callback, "on_train_begin", state)
-        for _ in range(2):
-            callback.on_step_begin(None, state, control)
-            both.wait()
-            state.global_step += 1
-            callback.on_step_end(None, state, control)
-            both.wait()
-        callback.on_train_end(None, state, control)
-
-    threads = [threading.Thread(target=train, args=(first,)) for first in (0, 10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = arrived(sink)["rl.iteration.duration"]
-    assert sorted(m.step or 0 for m in found) == [1, 2, 11, 12]
-    assert "different threads" not in caplog.text
 
 
 def test_transformers_own_handler_calls_the_adapter(sink: Sink, adapter: Adapter) -> None:

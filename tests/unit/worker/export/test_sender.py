@@ -113,6 +113,22 @@ def test_flush_returns_when_the_endpoint_has_everything(rig: Rig) -> None:
     assert rig.endpoint.accepted == [b"a", b"b"]
 
 
+def test_a_thread_that_begins_after_its_end_takes_nothing_of_what_follows() -> None:
+    asked: list[str] = []
+
+    def first() -> list[Request]:
+        asked.append("for the first requests")
+        return []
+
+    source = Source(list, lambda: (0, 0), lambda: False, first=first)
+    endpoint, guard = Endpoint(), Guard(Drops())
+    late = Sender(source, lambda: dict.fromkeys(Signal, endpoint), LONG_S, guard, spans_guard=guard)
+    late.shutdown(0.0)
+    late.start()
+    assert endpoint.closed.wait(PATIENCE_S)
+    assert asked == []
+
+
 def test_an_interval_exports_without_being_asked() -> None:
     rig = Rig(interval_s=0.01)
     rig.record(b"a")

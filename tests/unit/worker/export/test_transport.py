@@ -1,3 +1,4 @@
+import gzip
 import itertools
 import math
 import shutil
@@ -6,6 +7,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -102,6 +104,38 @@ def test_a_partial_success_is_read(sink: Sink) -> None:
 def test_an_answer_that_is_no_protobuf_is_still_an_acknowledgement(sink: Sink) -> None:
     sink.answer = lambda _number: (200, {}, b"\xff<html>")
     assert over_http(sink.url).send(b"").outcome is Outcome.ACCEPTED
+
+
+def test_a_zipped_answer_that_nobody_asked_for_is_read(sink: Sink) -> None:
+    zipped = gzip.compress(PARTIAL.SerializeToString())
+    sink.answer = lambda _number: (200, {"Content-Encoding": "gzip"}, zipped)
+    assert over_http(sink.url).send(b"") == Reply(Outcome.ACCEPTED, "why", rejected=2)
+
+
+def test_a_zipped_answer_of_nothing_for_ever_is_given_up() -> None:
+    nothing = b"\x00\x00\x00\xff\xff"  # a block of deflate
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 9999\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as endless:
+
+        def drip() -> bool:
+            connection, _ = endless.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(head + gzip.compress(b"")[:10])
+                connection.settimeout(0.05)
+                for _ in range(1000):
+                    connection.sendall(nothing)
+                    with suppress(TimeoutError):
+                        if not connection.recv(1):
+                            return True  # the client has gone
+            return False
+
+        url = f"http://127.0.0.1:{endless.getsockname()[1]}"
+        with futures.ThreadPoolExecutor(1) as thread:
+            dripping = thread.submit(drip)
+            reply = over_http(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.2"}).send(b"")
+            assert dripping.result(120)
+    assert reply.outcome is Outcome.RETRY
 
 
 def test_a_refused_connection_is_retried() -> None:

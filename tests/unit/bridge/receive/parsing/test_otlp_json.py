@@ -65,7 +65,7 @@ def parse_record(record: object) -> LogRecord:
 
 
 def test_25_ids_of_exemplars_are_hexadecimal() -> None:
-    (exemplar,) = parse_point({"exemplars": [{"traceId": "ab" * 16, "spanId": "cd" * 8}]}).exemplars
+    (exemplar,) = parse_point({"exemplars": [{"traceId": "aB" * 16, "spanId": "cd" * 8}]}).exemplars
     assert (exemplar.trace_id, exemplar.span_id) == (b"\xab" * 16, b"\xcd" * 8)
 
 
@@ -129,6 +129,17 @@ def test_26_repeated_integers_are_numbers_or_strings() -> None:
 def test_27_unknown_enum_name_is_malformed() -> None:
     with pytest.raises(MalformedRequest):
         parse_metric({"sum": {"aggregationTemporality": "SOMETIMES"}})
+
+
+@pytest.mark.parametrize("written", [2, "AGGREGATION_TEMPORALITY_CUMULATIVE"])
+def test_27_enums_are_numbers_and_a_name_is_understood(written: object) -> None:
+    assert (
+        parse_metric({"sum": {"aggregationTemporality": written}}).sum.aggregation_temporality == 2
+    )
+
+
+def test_27_unknown_and_snake_case_keys_are_ignored() -> None:
+    assert parse_point({"as_double": 9, "invented": [{}], "asDouble": 1.5}).as_double == 1.5
 
 
 def test_27_null_is_unset() -> None:

@@ -1,6 +1,6 @@
 """Lets the bridge write to the W&B run that the program makes itself. ``otel-rl run --attach``.
 
-    otel_rl.integrations.wandb_run.own_run.share()
+    otel_rl.integrations.own_run.share()
 
 The real ``wandb.init`` then begins every online run in W&B's shared mode, where several processes
 write to one run, and reports its path, by which a bridge with ``--attach`` joins it. Runs that are

@@ -1,7 +1,7 @@
 """W&B's own sampling in worker processes, for a run of another process in shared mode.
 
     # wandb: {mode: shared, system_metrics: {enabled: true, roles: [trainer, generator]}}
-    otel_rl.integrations.wandb_run.system.join(config.wandb, run="entity/project/run_id")
+    otel_rl.integrations.wandb_workers.join(config.wandb, run="entity/project/run_id")
 
 The process that calls ``wandb.init`` often has no GPU. Each worker then joins the run as an
 additional client, which samples its own machine, labels it with its role and index, and never

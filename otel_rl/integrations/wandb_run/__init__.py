@@ -1,1 +1,0 @@
-"""Adapters around the real W&B client."""
