@@ -5,8 +5,9 @@
 
 It builds the source distribution and the wheel from the last commit, checks their metadata and
 contents, installs the wheel with each extra into an empty environment, runs the example of the
-quickstart there, and writes a list of components (CycloneDX) and the hashes. Packages come from the
-index that pip is configured for. Needs only the standard library, git and pip.
+quickstart there, and writes a list of components (CycloneDX) and the hashes. uv makes the
+environments, from the index that it is configured for. Needs only the standard library, git and
+pip.
 """
 
 import argparse
@@ -20,13 +21,13 @@ import tarfile
 import tempfile
 import venv
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 __all__ = ["main"]
 
 _CHECKOUT = Path(__file__).resolve().parents[1]
-_TOOLS = _CHECKOUT / "tools" / "release.lock.txt"
+_TOOLS = [_CHECKOUT / "tools" / f"{name}.lock.txt" for name in ("release", "uv")]
 _EXTRAS = (
     *("", "bridge", "wandb", "dashboard", "view", "mlflow", "trackio", "tensorboard", "postgres"),
     *("archive", "mcp", "demo", "all"),
@@ -77,11 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dist.mkdir(parents=True)
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            tools = _environment(Path(scratch) / "tools", "--requirement", str(_TOOLS))
+            tools = _tools(Path(scratch) / "tools")
             wheel, source = _build(tools, Path(scratch), dist)
             _check_contents(tools, wheel, source)
             for extra in options.extras:
-                _try(wheel, extra, Path(scratch) / f"with-{extra}")
+                _try(tools, wheel, extra, Path(scratch) / f"with-{extra}")
             _write_components(tools, wheel, Path(scratch), dist)
         _write_hashes(dist)
     except _Failed as failed:
@@ -124,15 +125,28 @@ def _clean_environment() -> dict[str, str]:
     }
 
 
-def _environment(directory: Path, *packages: str) -> Path:
-    """Make an environment with packages; returns the directory of its programs."""
+def _tools(directory: Path) -> Path:
+    """Install what a release is made and checked with; returns the directory of its programs."""
     venv.create(directory, with_pip=True, symlinks=True)
     programs = directory / "bin"
-    _run(programs / "python", "-m", "pip", "install", "--quiet", *_QUIETLY, *packages)
+    pip = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _run(*pip, "--require-hashes", *(f"--requirement={lock}" for lock in _TOOLS))
     return programs
 
 
-_QUIETLY = ("--disable-pip-version-check", "--no-input")
+def _environment(tools: Path, directory: Path, *packages: str) -> Path:
+    """Make an environment with packages; returns the directory of its programs."""
+    _run(tools / "uv", "venv", "--quiet", "--python", sys.executable, directory)
+    _install(tools, directory / "bin", *packages)
+    return directory / "bin"
+
+
+def _install(tools: Path, programs: Path, *packages: str) -> None:
+    _run(*_uv(tools, "install", programs), "--quiet", *packages)
+
+
+def _uv(tools: Path, command: str, programs: Path) -> Sequence[object]:
+    return (tools / "uv", "pip", command, "--python", programs / "python")
 
 
 def _build(tools: Path, scratch: Path, dist: Path) -> tuple[Path, Path]:
@@ -164,12 +178,12 @@ def _check_contents(tools: Path, wheel: Path, source: Path) -> None:
         raise _Failed(f"the wheel has files that no user needs: {', '.join(strays[:5])}")
 
 
-def _try(wheel: Path, extra: str, directory: Path) -> None:
+def _try(tools: Path, wheel: Path, extra: str, directory: Path) -> None:
     """Install the wheel with an extra, and run what it is for."""
     name = f"otel-rl[{extra}]" if extra else "otel-rl"
     _show(f"Trying {name}")
     needed = f"otel-rl[{extra}] @ {wheel.as_uri()}" if extra else f"otel-rl @ {wheel.as_uri()}"
-    programs = _environment(directory, needed)
+    programs = _environment(tools, directory, needed)
     run = directory / "run"
     run.mkdir()
     _run(programs / "otel-rl", "--version", cwd=run)
@@ -182,7 +196,8 @@ def _try(wheel: Path, extra: str, directory: Path) -> None:
         _run(programs / "otel-rl", *_COMMANDS[extra], cwd=run)
     if extra in _MODULES:
         _run(programs / "python", "-c", f"import {_MODULES[extra]}", cwd=run)
-    _show(f"  {len(list(_packages(programs)))} packages")
+    listed = json.loads(_run(*_uv(tools, "list", programs), "--format=json"))
+    _show(f"  {len(listed)} packages")
     shutil.rmtree(directory)
 
 
@@ -208,19 +223,13 @@ def _train(programs: Path, run: Path, tracker: str) -> str:
     return _run(*command, cwd=run, WANDB_MODE="offline", OTEL_RL_EXIT_TIMEOUT="60")
 
 
-def _packages(programs: Path) -> Iterator[str]:
-    listed = _run(programs / "python", "-m", "pip", "list", "--format=json", *_QUIETLY)
-    yield from (one["name"] for one in json.loads(listed))
-
-
 def _write_components(tools: Path, wheel: Path, scratch: Path, dist: Path) -> None:
     """Write what an installation with all extras of the release's image contains."""
     _show("Writing the list of components")
     lock = _CHECKOUT / "requirements-image.lock"
-    programs = _environment(
-        scratch / "all", "--no-deps", "--require-hashes", "--requirement", str(lock)
-    )
-    _run(programs / "python", "-m", "pip", "install", "--quiet", *_QUIETLY, "--no-deps", wheel)
+    pinned = ("--no-deps", "--require-hashes", "--requirement", str(lock))
+    programs = _environment(tools, scratch / "all", *pinned)
+    _install(tools, programs, "--no-deps", str(wheel))
     file = dist / f"{wheel.name.partition('-py3')[0]}.cdx.json"
     _run(tools / "cyclonedx-py", "environment", "--output-file", file, programs / "python")
     components = json.loads(file.read_text(encoding="utf-8"))["components"]

@@ -156,11 +156,15 @@ def after(kind: Any, name: str, follow: Callable[[Any], object]) -> None:
 
 def before(owner: Any, name: str, follow: Callable[..., object]) -> None:
     """Call ``follow`` before each call of a function, with its arguments. Errors are counted."""
+    # A framework may call it as its object is collected, when modules have lost their globals. All
+    # has been delivered then.
+    has_ended = sys.is_finalizing
 
     def by(original: Callable[..., Any]) -> Callable[..., Any]:
         def function(*arguments: Any, **named: Any) -> Any:
-            with GUARD:
-                follow(*arguments, **named)
+            if not has_ended():
+                with GUARD:
+                    follow(*arguments, **named)
             return original(*arguments, **named)
 
         return function

@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
-from otel_rl.bridge.config import load_settings
+from otel_rl.bridge.config import BridgeSettings, load_settings
+from otel_rl.bridge.counters import Counter, Gauge
 from otel_rl.cli import main
 from otel_rl.run_id import run_id
 from otel_rl.semconv.names import PHASES
+from otel_rl.setting_types import fields_of
 from otel_rl.worker.settings import TABLE
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
-from tests.support.docs_examples import anchors, blocks, examples
+from tests.support.docs_examples import anchors, blocks, examples, unrun
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -176,6 +179,44 @@ def check(program: str, *arguments: str) -> None:
             }
 
 
+def inline_code(path: Path) -> set[str]:
+    """What the sentences of a page have between backquotes."""
+    text = re.sub(r"(?ms)^```.*?^```", "", path.read_text(encoding="utf-8"))
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+def test_commands_and_options_in_sentences_are_those_of_the_parser() -> None:
+    known = {name: main.command_parser(name).format_help() for name in main.COMMANDS}
+    unknown = []
+    for path in PAGES:
+        for code in inline_code(path):
+            command = re.match(r"(?:[A-Z_]+=\S+ )*otel-rl ([a-z]+)(.*)", code)
+            if command and command[1] != "help":
+                options = re.findall(r"(?<!\S)--[a-z-]+", command[2].partition(" -- ")[0])
+                told = known.get(command[1], "")
+                unknown += [(path.name, code) for word in ["", *options] if word not in told]
+                unknown += [(path.name, code)] if not told else []
+    assert unknown == []
+
+
+def test_settings_and_counters_in_sentences_are_those_of_the_bridge() -> None:
+    sections = {
+        name: set(fields_of(field.annotation))
+        for name, field in BridgeSettings.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }
+    counted = {name.removeprefix("otel_rl.bridge.") for name in [*Counter, *Gauge]}
+    settings = {f"{section}.{name}" for section, names in sections.items() for name in names}
+    named = {
+        (path.name, code)
+        for path in GUIDES
+        for code in inline_code(path)
+        if re.fullmatch(rf"({'|'.join(sections)})\.[a-z_]+", code)
+    }
+    assert len(named) > 50
+    assert {code for _, code in named} - settings - counted == {"journal.db"}
+
+
 def test_toml_examples_are_settings(tmp_path: Path) -> None:
     found = [block for path in GUIDES for block in blocks(path, "toml")]
     for block in found:
@@ -183,6 +224,20 @@ def test_toml_examples_are_settings(tmp_path: Path) -> None:
         file.write_text(block)
         load_settings(file)
     assert found
+
+
+OTHERWISE_RUN = {"five-ways"}
+"""tests/process/test_five_ways.py runs the lines of this page."""
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "how-to").glob("*.md")), ids=lambda path: path.stem)
+def test_a_how_to_page_is_run_as_printed_or_says_what_is_not(path: Path) -> None:
+    """Pages with ``console`` blocks are followed, see ``test_a_how_to_page``."""
+    reasons = re.findall(
+        r"^\*Not run\*[ :](.{20,})", path.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    is_whole = not unrun(path) or path.stem in OTHERWISE_RUN
+    assert len(reasons) == (0 if is_whole else 1), unrun(path)
 
 
 # Python

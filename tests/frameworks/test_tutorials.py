@@ -1,13 +1,13 @@
 """The tutorials and how-to pages that need a real framework, followed from top to bottom."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.frameworks.conftest import Runner
 from tests.process.commands import Row, as_a_user, jsonl_rows
-from tests.support.docs_examples import follow, is_shown
+from tests.support.docs_examples import IN_THE_LAB, files, follow, followed_pages, is_shown
 from tests.support.screenshots import picture
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -24,10 +24,15 @@ def pages(frameworks: Runner) -> Runner:
     return frameworks
 
 
-def followed(page: str, pages: Runner) -> Path:
-    """The directory in which every command of a page has ended well, and printed what is shown."""
+def followed(page: str, pages: Runner, saved: Mapping[str, str] | None = None) -> Path:
+    """The directory in which every command of a page has ended well, and printed what is shown.
+
+    ``saved`` are files that the page takes from another one.
+    """
     directory = pages.directory / Path(page).stem
     directory.mkdir()
+    for name, text in (saved or {}).items():
+        (directory / name).write_text(text)
     lab = pages.environment()
     environment = as_a_user(directory) | {
         name: lab[name] for name in lab if not name.startswith("OTEL_") and name != "HOME"
@@ -36,6 +41,7 @@ def followed(page: str, pages: Runner) -> Path:
     for said in follow(DOCS / page, directory, environment):
         assert said.status == 0, f"{said.command}\n{said.printed}"
         assert is_shown(said), f"{said.command}\n{said.printed}\nIS NOT\n{said.shown}"
+        assert "Traceback" not in said.printed, f"{said.command}\n{said.printed}"
     return directory
 
 
@@ -66,7 +72,23 @@ def test_asynchronous_rl_with_ray(pages: Runner) -> None:
     picture(directory, "async/ray", "asynchronous-ray")
 
 
-def test_stable_baselines3(pages: Runner) -> None:
-    directory = followed("how-to/stable-baselines3.md", pages)
-    rows = jsonl_rows(directory, "cartpole", "1")
-    assert [*column(rows, "rollout/ep_rew_mean")] == [64, 128, 192, 256]
+TUTORIAL = files(DOCS / "tutorials" / "trl-on-a-laptop.md")
+HOW_TO = {
+    "stable-baselines3": {("cartpole", "rollout/ep_rew_mean"): [64, 128, 192, 256]},
+    "trl": {("grpo-7b", "reward"): [*range(1, 41)]},
+    "verl": {("grpo-7b", "actor/pg_loss"): [1, 2, 3]},
+}
+"""How-to pages, and the steps at which their runs have a key."""
+
+
+def test_every_page_that_needs_a_framework_is_followed() -> None:
+    assert HOW_TO.keys() == IN_THE_LAB
+    assert followed_pages(DOCS / "how-to") >= IN_THE_LAB
+
+
+@pytest.mark.timeout(1_800)  # two minutes on a quiet machine
+@pytest.mark.parametrize("name", HOW_TO)
+def test_a_how_to_page(name: str, pages: Runner) -> None:
+    directory = followed(f"how-to/{name}.md", pages, TUTORIAL if name == "trl" else {})
+    for (experiment, key), steps in HOW_TO[name].items():
+        assert [*column(jsonl_rows(directory, experiment, "1"), key)] == steps, key

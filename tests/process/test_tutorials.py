@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import Row, as_a_user, jsonl_rows
-from tests.support.docs_examples import Said, cells, follow, is_shown
+from tests.support.docs_examples import IN_THE_LAB, Said, cells, follow, followed_pages, is_shown
 from tests.support.screenshots import picture
 
 pytestmark = pytest.mark.process
@@ -61,20 +61,24 @@ def test_find_a_straggler(tmp_path: Path) -> None:
     followed("tutorials/find-a-straggler", tmp_path / "find-a-straggler")
 
 
-@pytest.mark.parametrize(
-    ("name", "runs"),
-    [
-        ("sweeps", ["bandit/seed-0", "bandit/seed-1", "bandit/seed-2"]),
-        ("second-tracker", ["grpo-7b/1"]),
-        ("replay", ["grpo-7b/1"]),
-    ],
-)
-def test_a_how_to_page(tmp_path: Path, name: str, runs: list[str]) -> None:
+SEEN = {
+    "hook": (["grpo-7b/1"], "loss"),
+    "replay": (["grpo-7b/1"], "trainer/loss"),
+    "second-tracker": (["grpo-7b/1"], "trainer/loss"),
+    "sweeps": (["bandit/seed-0", "bandit/seed-1", "bandit/seed-2"], "trainer/loss"),
+    "troubleshooting": ([], ""),
+}
+"""The runs of a how-to page, and what each of them has at the steps 1 to 3."""
+
+
+@pytest.mark.parametrize("name", sorted(followed_pages(DOCS / "how-to") - IN_THE_LAB))
+def test_a_how_to_page(tmp_path: Path, name: str) -> None:
     directory = tmp_path / name
     followed(f"how-to/{name}", directory)
+    runs, key = SEEN[name]
     for run in runs:
         rows = jsonl_rows(directory, *run.split("/"))
-        assert at_steps(rows, {"trainer/loss"}) == [1, 2, 3]
+        assert at_steps(rows, {key}) == [1, 2, 3]
 
 
 def test_the_notebook_prints_what_it_shows(tmp_path: Path) -> None:

@@ -25,7 +25,19 @@ import opentelemetry.sdk.metrics
 
 import otel_rl.worker.session
 
-__all__ = ["Said", "anchors", "blocks", "cells", "examples", "follow", "is_shown"]
+__all__ = [
+    "IN_THE_LAB",
+    "Said",
+    "anchors",
+    "blocks",
+    "cells",
+    "examples",
+    "files",
+    "follow",
+    "followed_pages",
+    "is_shown",
+    "unrun",
+]
 
 _LOADED = (opentelemetry.exporter.otlp, opentelemetry.sdk.metrics, otel_rl.worker.session)
 
@@ -47,6 +59,30 @@ _BLOCK = re.compile(
     r'^```(?P<language>\w+)(?: title="(?P<file>[\w./-]+)")?\n(?P<text>.*?)^```$',
     re.DOTALL | re.MULTILINE,
 )
+
+IN_THE_LAB = frozenset({"stable-baselines3", "trl", "verl"})
+"""How-to pages whose commands need a real framework: tests/frameworks follows them."""
+
+_RUN = frozenset({"console", "python", "toml", "text", "mermaid"})
+"""Languages of blocks that tests run or load, and of those that are nothing to run."""
+
+
+def followed_pages(folder: Path) -> set[str]:
+    """The names of a folder's pages that have commands to follow."""
+    return {page.stem for page in folder.glob("*.md") if blocks(page, "console")}
+
+
+def unrun(page: Path) -> list[str]:
+    """The code blocks of a page that no test runs as they stand."""
+    found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
+    return [one["text"] for one in found if not one["file"] and one["language"] not in _RUN]
+
+
+def files(page: Path) -> dict[str, str]:
+    """The files that a page has its reader save: text by name."""
+    found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
+    return {one["file"]: one["text"] for one in found if one["file"]}
+
 
 # What no two runs have in common: names of launches and runs, addresses, times, sizes, and the
 # figures of a training, which have a decimal point.

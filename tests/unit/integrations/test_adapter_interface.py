@@ -1,7 +1,11 @@
 """The public interface for adapters is enough for one, and the shipped ones use nothing else."""
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 import otel_rl
 from otel_rl.integrations import adapter
@@ -9,7 +13,7 @@ from tests.support.otlp_sink import Sink
 
 ROOT = Path(__file__).parents[3]
 
-OTHERS = {"adapter", "automatic", "import_hook", "ray_tracing", "own_run", "sweeps", "wandb"}
+OTHERS = {"adapter", "automatic", "import_hook", "ray_tracing", "own_run", "sweeps", "wandb", "wandb_workers"}
 """The interface, what adds adapters and trials or needs nothing, and both ways to W&B."""
 
 
@@ -36,3 +40,31 @@ def test_every_shipped_adapter_is_held_to_the_interface() -> None:
     modules = {path.stem for path in package.glob("[a-z]*.py")} | packages
     held = {name.rpartition(".")[2] for name in contract["source_modules"]}
     assert held == modules - OTHERS
+
+
+_LAST = """
+import builtins
+
+from otel_rl.integrations.adapter import before
+
+
+class Logger:
+    def finish(self):
+        print("finished")
+
+    def __del__(self):
+        self.finish()
+
+
+before(Logger, "finish", lambda logger: print("followed"))
+builtins.kept = Logger()  # until after every other module has lost its globals
+"""
+
+
+@pytest.mark.process
+def test_nothing_is_followed_once_the_interpreter_has_ended() -> None:
+    """verl's ``Tracking`` calls its ``finish`` when it is collected."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LAST], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("finished\n", "")
