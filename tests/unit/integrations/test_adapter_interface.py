@@ -13,7 +13,16 @@ from tests.support.otlp_sink import Sink
 
 ROOT = Path(__file__).parents[3]
 
-OTHERS = {"adapter", "automatic", "import_hook", "ray_tracing", "own_run", "sweeps", "wandb", "wandb_workers"}
+OTHERS = {
+    "adapter",
+    "automatic",
+    "import_hook",
+    "ray_tracing",
+    "own_run",
+    "sweeps",
+    "wandb",
+    "wandb_workers",
+}
 """The interface, what adds adapters and trials or needs nothing, and both ways to W&B."""
 
 
