@@ -17,6 +17,7 @@ from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.replay import ReadOnlyJournal, Replay, StoredRun
 from otel_rl.bridge.stages import delivery_settings
 from otel_rl.cli.find_run import FoundRun
+from otel_rl.cli.replayed import Replayed
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError
 from otel_rl.plurals import many
@@ -37,12 +38,14 @@ class ReplayJob:
         tracker: Name of the tracker.
         key: Name of the run there.
         replay: None before it begins.
+        is_known: Whether an earlier replay has finished it.
     """
 
     found: FoundRun
     tracker: str
     key: ExperimentKey
     replay: Replay | None = None
+    is_known: bool = False
 
     def __str__(self) -> str:
         own = "" if self.key == self.found.key else f" as {self.key}"
@@ -57,14 +60,18 @@ class ReplayJobs:
         settings: Of the bridge.
         jobs: In order.
         at_once: How many at the same time.
+        replayed: What earlier replays have finished.
         done: Number of jobs that are over.
+        known: Those of them that an earlier replay had finished.
         failed: Number of those that lack rows.
     """
 
     settings: BridgeSettings
     jobs: Sequence[ReplayJob]
     at_once: int
+    replayed: Replayed
     done: int = 0
+    known: int = 0
     failed: int = 0
     _stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -95,7 +102,11 @@ class ReplayJobs:
     def _write(self, job: ReplayJob) -> RunStatus | None:
         if self._stopping.is_set():
             return None
-        directory = job.found.directory
+        directory, of = job.found.directory, job.found.overview
+        mark = f"{of.rows} {of.description.status.value}"
+        if self.replayed.has(directory, job.tracker, job.key, mark):
+            job.is_known = True
+            return None
         with contextlib.ExitStack() as stack:
             journal = (
                 ReadOnlyJournal(directory)
@@ -104,7 +115,10 @@ class ReplayJobs:
             )
             source = StoredRun(RunStore(journal), job.found.key)
             job.replay = Replay(source, job.key, self._delivery(job), self.settings.stop_timeout_s)
-            return job.replay.run()
+            status = job.replay.run()
+        if status is None or _is_complete(status, source.end):
+            self.replayed.note(directory, job.tracker, job.key, mark)
+        return status
 
     def _delivery(self, job: ReplayJob) -> DeliverySettings:
         """Return the settings: files are where users of the tracker expect them."""
@@ -125,7 +139,9 @@ class ReplayJobs:
             self.failed += 1
             say(f"run {job}: {exc}")
             return
-        if status is None:
+        if job.is_known:
+            self.known += 1
+        elif status is None:
             say(f"run {job}: has no rows")
         elif job.replay is not None and _is_complete(status, job.replay.source.end):
             rows = job.replay.source.end

@@ -147,7 +147,7 @@ class SpanTable:
         # Whole steps, if there are any: a rollout bears the number of the step in which it began.
         for name in (STEP_SPAN, None):
             found = execute(
-                "SELECT step, start_ns, end_ns FROM spans"
+                "SELECT worker, step, start_ns, end_ns FROM spans"
                 " WHERE name = COALESCE(?, name) AND step BETWEEN ? AND ? ORDER BY start_ns",
                 (name, first, last),
             ).fetchall()
@@ -156,7 +156,7 @@ class SpanTable:
         else:
             return False
         execute("CREATE TEMP TABLE used (id INTEGER PRIMARY KEY)")
-        for start_ns, end_ns in _passes(found):
+        for start_ns, end_ns in _passes(found, are_whole=name == STEP_SPAN):
             execute(
                 "INSERT OR IGNORE INTO used"
                 " SELECT id FROM spans WHERE start_ns <= ? AND end_ns >= ?",
@@ -231,18 +231,24 @@ class SpanTable:
         return int(count)
 
 
-def _passes(steps: Iterable[tuple[int, int, int]]) -> Sequence[tuple[int, int]]:
-    """Return begin and end of each pass over some steps, which are (step, begin, end) by begin.
+def _passes(
+    steps: Iterable[tuple[str, int, int, int]], *, are_whole: bool
+) -> Iterable[tuple[int, int]]:
+    """Return begin and end of each pass over some steps.
 
-    What is between two passes is of other steps.
+    A worker that goes back to a step begins its next pass; what is between is of other steps.
+
+    Args:
+        steps: Worker, step, begin and end of each, by begin.
+        are_whole: Whether they are whole steps. Else a step may have several.
     """
-    passes: list[tuple[int, int]] = []
-    highest = 0
-    for step, start_ns, end_ns in steps:
-        if passes and (step > highest or start_ns <= passes[-1][1]):
-            passes[-1] = passes[-1][0], max(passes[-1][1], end_ns)
-            highest = max(highest, step)
-        else:
-            passes.append((start_ns, end_ns))
-            highest = step
-    return passes
+    of_worker: dict[str, tuple[int, int]] = {}  # the pass that it is in, and its highest step there
+    passes: dict[int, tuple[int, int]] = {}
+    for worker, step, start_ns, end_ns in steps:
+        number, highest = of_worker.get(worker, (0, step - 1))
+        is_back = are_whole and step <= highest
+        number += is_back
+        of_worker[worker] = number, step if is_back else max(step, highest)
+        begin_ns, until_ns = passes.get(number, (start_ns, end_ns))
+        passes[number] = min(begin_ns, start_ns), max(until_ns, end_ns)
+    return passes.values()

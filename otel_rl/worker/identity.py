@@ -354,7 +354,7 @@ def _stated_place(environ: Mapping[str, str], index: object, count: object) -> _
     if index is not None or count is not None:
         for name, value in (("index", index), ("count", count)):
             if isinstance(value, str | bool):
-                raise _no_number(name, value)
+                raise _no_number(name, value, 1 if name == "count" else 0)
         return _checked_place({"index": index, "count": count})
     for names, texts in (
         (("OTEL_RL_INDEX", "OTEL_RL_COUNT"), environ),

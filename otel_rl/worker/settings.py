@@ -478,10 +478,6 @@ def read_settings(
     )
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def read_config(environ: Mapping[str, str]) -> Mapping[str, object]:
     """Return the hyper-parameters that the environment gives the run.
 

@@ -56,7 +56,7 @@ def test_a_run_is_written_to_another_tracker_once_however_often_it_is_replayed(
 ) -> None:
     offline_run(tmp_path, "grpo", 30)
     environment = clean_environment(tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
-    words = ["replay", "grpo", "--tracker", "trackio", "--tracker", "tensorboard"]
+    words = ["replay", "grpo", "--tracker", "trackio", "--tracker", "tensorboard", "--again"]
     for _ in range(2):
         done = otel_rl(*words, cwd=tmp_path, env=environment)
         assert done.status == 0, done.err
@@ -80,7 +80,7 @@ def test_a_run_gets_another_name_in_the_tracker(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_directory_of_runs_goes_in_one_command(tmp_path: Path) -> None:
+def test_a_directory_of_runs_goes_in_one_command_and_again_in_no_time(tmp_path: Path) -> None:
     offline_run(tmp_path, "one", 4)
     offline_run(tmp_path, "two", 6)
     shutil.move(tmp_path / ".otel_rl", tmp_path / "copied")
@@ -89,6 +89,22 @@ def test_a_directory_of_runs_goes_in_one_command(tmp_path: Path) -> None:
     assert done.status == 0, done.err
     for name, n in (("one", 4), ("two", 6)):
         assert len(read_tensorboard(info(tmp_path, name))) >= n
+    again = otel_rl(*words, cwd=tmp_path, env=clean_environment(tmp_path))
+    assert "2 were written by an earlier replay" in again.err
+    assert "rows in tensorboard" not in again.err
+
+
+@pytest.mark.slow
+def test_an_offline_run_of_wandb_is_made_once_however_often_it_is_replayed(tmp_path: Path) -> None:
+    offline_run(tmp_path, "grpo", 4)
+    environment = clean_environment(tmp_path, WANDB_MODE="offline")
+    found = []
+    for _ in range(2):
+        done = otel_rl("replay", ".otel_rl", "--tracker", "wandb", cwd=tmp_path, env=environment)
+        assert done.status == 0, done.err
+        found.append(sorted(path.name for path in tmp_path.rglob("offline-run-*") if path.is_dir()))
+    assert len(found[0]) == 1
+    assert found[0] == found[1]
 
 
 def test_a_replay_that_is_killed_goes_on_and_writes_no_row_twice(tmp_path: Path) -> None:

@@ -249,15 +249,14 @@ def _flat(content: Any, file: str) -> Any:
     if not isinstance(content, dict):
         return content
     flat = {key: _flat(one, file) for key, one in content.items() if key != "annotations"}
-    flat |= content.get("annotations", {}).get("otel_rl", {})
+    flat |= (content.get("annotations") or {}).get("otel_rl") or {}
     for kind in ("attributes", "metrics", "events"):
         if "file_format" in flat and kind in flat:
             flat[kind] = [{**one, "file": file} for one in flat[kind]]
     for one in flat.pop("metric_refinements", ()):
-        del one["id"]
-        refined = {**one, "name": one.pop("ref"), "stability": "development"}
-        refined.pop("ref")
-        flat.setdefault("metrics", []).append({**refined, "file": file, "upstream": True})
+        refined = {key: value for key, value in one.items() if key not in ("id", "ref")}
+        refined |= {"stability": "development", "file": file, "upstream": True}
+        flat.setdefault("metrics", []).append(refined | {"name": one.get("ref")})
     return flat
 
 

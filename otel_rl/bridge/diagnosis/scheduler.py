@@ -38,7 +38,7 @@ _FAILED_PAUSE_S: Final = 60.0
 # By then the last rows have arrived, and the run is still open at the tracker.
 _AFTER_END_S: Final = 5.0
 
-_TIMEOUT_S: Final = 120.0
+_TIMEOUT_S: Final = 240.0
 
 # With fewer rows a run is too short for any finding, and needs no process.
 _FEWEST_ROWS: Final = 10
@@ -153,7 +153,7 @@ class DiagnosisScheduler:
         every_s: float,
         counters: Counters,
         clock_ns: Callable[[], int],
-        last_timeout_s: float = 20.0,
+        last_timeout_s: float = 40.0,
     ) -> None:
         self._run_store = run_store
         self._rows = rows

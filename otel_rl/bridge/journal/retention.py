@@ -37,6 +37,8 @@ _MIN_AGE_NS: Final = 3_600 * _NS_PER_S
 
 _TOMBSTONES: Final = 100_000
 
+_PART: Final = 20_000  # records that one statement removes
+
 
 @dataclass(slots=True)
 class Removed:
@@ -206,7 +208,21 @@ def _bury(connection: Connection, run: str, *, lost_ns: int, now_ns: int) -> Non
         (lost_ns, now_ns, run),
     )
     # The run first, so that nothing is counted for it any more.
-    for table in ("runs", "rows", "log", "archive"):
+    connection.execute("DELETE FROM runs WHERE run_id = ?", (run,))
+    for table in ("rows", "log", "archive"):
+        # In parts, because a server ends a statement that takes long.
+        while True:
+            last = connection.execute(
+                f"SELECT number FROM {table} WHERE run_id = ? ORDER BY number"  # noqa: S608  # ours
+                " LIMIT 1 OFFSET ?",
+                (run, _PART),
+            ).fetchone()
+            if last is None:
+                break
+            connection.execute(
+                f"DELETE FROM {table} WHERE run_id = ? AND number < ?",  # noqa: S608  # ours
+                (run, *last),
+            )
         connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run,))  # noqa: S608  # ours
 
 

@@ -115,7 +115,12 @@ def spread_points(
             rules = _checked(metric, kind, points, rules)
             continue
         attributes = tuple(serialized(point.attributes))
-        attributes_bytes = sum(map(len, attributes))
+        # Before an identity is made of the attributes, which would take the place of known ones.
+        if rules is not None and not (
+            sum(map(len, attributes)) <= rules.short_bytes
+            and rules.earliest_ns <= point.time_unix_nano <= rules.latest_ns
+        ):
+            rules = _checked(metric, kind, points, rules)
         attributes, step = split_step(attributes)
         if kind == "summary":
             summary = cast("SummaryDataPoint", point)
@@ -134,12 +139,7 @@ def spread_points(
             buckets, is_sound = _scaled_buckets(cast("ExponentialHistogramDataPoint", point)), True
         else:
             buckets, is_sound = _explicit_buckets(cast("HistogramDataPoint", point))
-        if rules is not None and not (
-            is_sound
-            and len(buckets.counts) <= rules.max_buckets
-            and attributes_bytes <= rules.short_bytes
-            and rules.earliest_ns <= time_ns <= rules.latest_ns
-        ):
+        if rules is not None and not (is_sound and len(buckets.counts) <= rules.max_buckets):
             rules = _checked(metric, kind, points, rules)
         yield HistogramPoint(
             series=series,

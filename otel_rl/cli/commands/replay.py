@@ -11,6 +11,7 @@ from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.cli.find_run import FoundRun, Runs, directory_named, matching
 from otel_rl.cli.inbox_bridge import join_inboxes
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.replayed import Replayed
 from otel_rl.cli.replays import ReplayJob, ReplayJobs
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError
@@ -26,7 +27,7 @@ DESCRIPTION: Final = (
 
 EPILOG: Final = """\
 examples:
-  otel-rl replay grpo-7b --tracker trackio        a run that went elsewhere, live or ended
+  otel-rl replay grpo-7b --tracker trackio        a run that went elsewhere
   otel-rl replay grpo-7b/lr-3e-6 --tracker wandb --name grpo-7b/again
   otel-rl replay /shared/runs --tracker wandb     every run below, from nodes without internet
   otel-rl replay node-0 node-1 --tracker wandb    one run of what two hosts have left in inboxes
@@ -51,6 +52,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=4,
         metavar="N",
         help="runs written at the same time (%(default)s); lower it if the tracker limits rates",
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="also write runs that an earlier replay has finished",
     )
     add_bridge_options(parser)
 
@@ -84,12 +90,16 @@ def command(arguments: argparse.Namespace) -> int:
             for tracker in settings.tracker.trackers
         ],
         arguments.at_once,
+        Replayed(settings.tracker.options, enabled=not arguments.again),
     )
     jobs.run()
+    if jobs.known:
+        were = "was" if jobs.known == 1 else "were"
+        say(f"{jobs.known} {were} written by an earlier replay; --again asks the tracker")
     if jobs.failed:
         say(
-            f"{jobs.failed} {'lacks' if jobs.failed == 1 else 'lack'} rows; call it again to "
-            "continue after the last row that the tracker has"
+            f"{jobs.failed} {'lacks' if jobs.failed == 1 else 'lack'} rows; if the tracker was "
+            "away, call it again to continue after the last row that the tracker has"
         )
     return 1 if jobs.failed else 0
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from threading import Lock
 from time import time_ns
-from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
+from typing import ClassVar, Final, Protocol, TypeVar, cast
 
 from opentelemetry.context import Context, get_current
 from opentelemetry.metrics import (
@@ -358,8 +358,8 @@ class BufferedMeter(Meter):
         description: str = "",
     ) -> ObservableCounter:
         """Create the SDK's observable counter, cumulative; read once per export."""
-        create = _NO_OP.create_observable_counter
-        return self._observable(create, callbacks, (name, unit, description))
+        about = name, unit, description
+        return self._observable(_NO_OP.create_observable_counter, callbacks, about)
 
     def create_observable_gauge(
         self,
@@ -369,8 +369,8 @@ class BufferedMeter(Meter):
         description: str = "",
     ) -> ObservableGauge:
         """Create the SDK's observable gauge; read once per export."""
-        create = _NO_OP.create_observable_gauge
-        return self._observable(create, callbacks, (name, unit, description))
+        about = name, unit, description
+        return self._observable(_NO_OP.create_observable_gauge, callbacks, about)
 
     def create_observable_up_down_counter(
         self,
@@ -380,8 +380,8 @@ class BufferedMeter(Meter):
         description: str = "",
     ) -> ObservableUpDownCounter:
         """Create the SDK's observable up-down counter; read once per export."""
-        create = _NO_OP.create_observable_up_down_counter
-        return self._observable(create, callbacks, (name, unit, description))
+        about = name, unit, description
+        return self._observable(_NO_OP.create_observable_up_down_counter, callbacks, about)
 
     def _synchronous(
         self,
@@ -562,15 +562,10 @@ def plain_callbacks(
 
     The API also accepts generators; the SDK starts them on registration, which works only once.
     """
-    return [_Callback(_started(callback, guard), guard) for callback in callbacks or ()]
-
-
-def _started(callback: CallbackT, guard: Guard) -> Callable[[CallbackOptions], Any]:
-    if not isinstance(callback, Generator):
-        return callback
-    with guard:
-        next(callback)
-    return callback.send
+    return [
+        _Callback(_generated(callback) if isinstance(callback, Generator) else callback, guard)
+        for callback in callbacks or ()
+    ]
 
 
 class _Callback:
@@ -587,8 +582,6 @@ class _Callback:
             return [
                 observed for found in self._callback(options) for observed in self._plain(found)
             ]
-        except StopIteration:  # a generator has ended
-            return ()
         except Exception as error:  # noqa: BLE001  # a failing sensor must not stop the export
             self._guard.warn("callback", "A metric callback failed; it has no value.", error=error)
             return ()
@@ -603,3 +596,23 @@ class _Callback:
             self._guard.not_a_number("the value of a metric callback", plain.description)
         else:
             yield Observation(plain, found.attributes, found.context)
+
+
+_START: Final = object()
+
+
+def _generated(
+    generator: Generator[Iterable[Observation], CallbackOptions, None],
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    started: list[object] = []
+
+    def observe(options: CallbackOptions) -> Iterable[Observation]:
+        try:
+            if not started:
+                started.append(_START)
+                next(generator)
+            return generator.send(options)
+        except StopIteration:
+            return ()
+
+    return observe

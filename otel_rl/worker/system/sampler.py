@@ -188,9 +188,10 @@ class GpuSampler:
             self._asked_s = None
             self._miss("none is visible to the process")
             stopping.wait()
+            return
         self._has_devices = True
         look_again_s = None if are_all else monotonic() + self._retry_s
-        while not stopping.is_set():
+        while True:  # a short process has one sample
             answers = self._answers(driver, devices)
             self._recorder.record(answers)
             self._recorder.record(self._owners.divide(answers))
@@ -199,7 +200,11 @@ class GpuSampler:
             if len(answers) < len(devices):
                 look_again_s = look_again_s or monotonic() + self._retry_s
             devices = [device for device, _ in answers]
+            if stopping.is_set():
+                return
             self._wait(driver, devices, stopping, _until_next_s(time(), settings.interval_s))
+            if stopping.is_set():
+                break
             if look_again_s is not None and monotonic() >= look_again_s:
                 return
         # For a turn that ends with the process.

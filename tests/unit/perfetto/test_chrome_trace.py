@@ -3,12 +3,14 @@
 import io
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace
 from otel_rl.records import SpanRecord
+from otel_rl.semconv.spec import STEP_SPAN
 from tests.support.traces import BEGUN_NS, MS, span, steps_of_a_run
 
 NAMES = {"trainer-0": "trainer/0", "generator-0": "generator/0", "generator-1": "generator/1"}
@@ -151,13 +153,28 @@ def test_some_steps_come_with_the_samples_and_weights_that_they_used() -> None:
     assert not {"generate#3.0", "train#6", "train#3"} & names
 
 
+def whole_step(start_ns: int, end_ns: int, step: int, worker: str = "trainer-0") -> SpanRecord:
+    one = span(f"step#{start_ns}", start_ns, end_ns, step=step, worker=worker)
+    return replace(one, name=STEP_SPAN)
+
+
 def test_a_step_that_was_made_twice_comes_without_what_was_between() -> None:
     passes = [(1, 0), (2, 100), (3, 200), (2, 300), (3, 400)]
-    spans = [span(f"train#{at}", at + 10, at + 90, step=step) for step, at in passes]
+    spans = [whole_step(at + 10, at + 90, step) for step, at in passes]
     events, _ = written([*spans, span("between", 92, 98)], steps=(1, 2))
     assert [event["ts"] * 1000 for event in of_kind(events, "X")] == [0, 82, 100, 300]
     events, _ = written([*spans, span("between", 150, 250)], steps=(2, 2))
     assert [event["ts"] * 1000 for event in of_kind(events, "X")] == [0, 40, 200]
+
+
+def test_what_is_between_two_parts_of_one_step_belongs_to_it() -> None:
+    parts = [span("train", 10, 20, step=5), span("push", 40, 50, step=5)]
+    between = span("generate", 24, 36, worker="generator-0")
+    events, _ = written([*parts, between], steps=(5, 5))
+    assert len(of_kind(events, "X")) == 3
+    whole = [whole_step(at, at + 10, 5, worker=f"trainer-{at}") for at in (10, 40)]
+    events, _ = written([*whole, between], steps=(5, 5))
+    assert len(of_kind(events, "X")) == 3
 
 
 def test_clocks_that_differ_are_set() -> None:

@@ -127,13 +127,21 @@ class OfflineCopy:
         self._directory = directory
         self._run_id = run_id
         self._journal = journal
+        self._bytes = 0  # of the file, at the last look
 
     def begin(self) -> None:
         """See ``Upload``: this one does not wait for each row."""
 
     def is_stuck(self) -> bool:
-        """Return whether the rest cannot be written: the disk is full, or the file is gone."""
-        return _file_in(self._directory) is None or _free_bytes(self._directory) < _FULL_BYTES
+        """Return whether the rest cannot be written: the disk is full, or the file is gone.
+
+        Some disks report no free room and still take what root writes: then the file has grown.
+        """
+        file = _file_in(self._directory)
+        if file is None:
+            return True
+        before, self._bytes = self._bytes, file.stat().st_size
+        return self._bytes == before and _free_bytes(self._directory) < _FULL_BYTES
 
     def verify(self) -> None:
         """Read the finished file back, once.
@@ -184,8 +192,11 @@ class OfflineCopy:
 
 def check_room(parent: Path, run_id: str) -> None:
     """Check that there is room for a new copy beside an older one."""
-    files = [_file_in(directory) for directory in _beside(parent / "new", run_id)]
-    sizes = [file.stat().st_size for file in files if file is not None]
+    sizes = []
+    for directory in _beside(parent / "new", run_id):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            if (file := _file_in(directory)) is not None:
+                sizes.append(file.stat().st_size)
     # An older copy may be larger for the same rows, so this errs on the safe side; the copy is read
     # back.
     needed = max(sizes, default=0)
