@@ -1,5 +1,6 @@
 """The page in a real browser: what a person sees, and what a hostile name cannot do."""
 
+import gzip
 import re
 import signal
 import subprocess
@@ -656,12 +657,41 @@ def test_a_report_has_the_steps_of_the_fault_the_settings_and_the_log(
     lines = browser.get("saved").partition(",")[2].splitlines()
     assert lines[:2] == ["step,line,value", "1,trainer/reward/mean,0"]
     assert len(lines) == 61
+    browser.do(
+        "const of = document.querySelector('#smooth'); of.value = 0.5;"
+        "of.dispatchEvent(new Event('input', { bubbles: true }));"
+        "document.querySelector('[data-panel]').scrollIntoView()"
+    )
+    browser.wait("document.querySelector('[data-panel]').data.length === 2")
+    browser.do("window.saved = undefined; document.querySelector('[aria-label^=csv]').click()")
+    browser.wait("window.saved !== undefined")
+    assert browser.get("saved").partition(",")[2].splitlines() == lines  # and not the smooth line
     browser.press("5")
     browser.wait("document.body.dataset.ready === 'log'")
     lines = browser.get("document.querySelector('#lines').innerText")
     assert "CUDA error" in lines
     assert "slow today" in lines
     assert browser.complaints() == []
+
+
+def test_without_plotly_the_page_has_everything_but_charts(
+    viewed: Viewed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = gzip.compress(b"throw new Error('not loaded');")
+    monkeypatch.setattr("otel_rl.view.pages._plotly", lambda: failing)
+    run = run_id(GRPO.experiment, GRPO.trial)
+    page = Pages(BridgeSettings(data=viewed.data / "a"), clock_ns=lambda: T0 + S)
+    path = tmp_path / "report.html"
+    path.write_text(report_html(page, run), encoding="utf-8")
+    browser = viewed.browser
+    browser.open(path.as_uri(), "overview")
+    browser.wait("document.querySelector('.verdict h2') !== null")
+    browser.do("document.querySelector('.chart [aria-label^=svg]').click()")
+    browser.wait("document.querySelector('.chart .failure')?.textContent.includes('not drawn')")
+    for other in browser.get("[...document.querySelectorAll('.tabs a')].map((one) => one.hash)"):
+        browser.do(f"location.hash = '{other}'")
+        browser.wait(f"document.body.dataset.ready === '{other.rpartition('/')[2]}'")
+    assert browser.get("otelRl.errors") == ["Uncaught Error: not loaded"]
 
 
 @pytest.mark.slow

@@ -256,6 +256,28 @@ def test_back_leads_to_the_place_one_came_from(browser: Browser) -> None:
     browser.wait("scrollY > 300 && scrollY === history.state.scroll")
 
 
+def test_who_scrolls_after_going_back_stays_there_as_the_page_grows(browser: Browser) -> None:
+    """Also who drags the scrollbar, of which some browsers tell nothing but that it was moved."""
+    browser.do(
+        "const later = setTimeout;"  # nothing is over only because time has passed
+        "window.setTimeout = (act, ms, ...of) => later(act, ms === 60000 ? 1e9 : ms, ...of);"
+        "document.body.style.minHeight = '3000px'"
+    )
+    browser.wait("(scrollTo(0, 600), history.state?.scroll === 600)")
+    browser.press("3")
+    browser.wait("document.body.dataset.ready === 'workers' && scrollY === 0")
+    browser.do("history.back()")
+    browser.wait("document.body.dataset.ready === 'overview' && scrollY === 600")
+    # The place is noted once nothing leads back to the earlier one.
+    browser.wait("(scrollTo(0, 200), history.state.scroll === 200)")
+    browser.do(
+        "window.frames_seen = 0; document.body.style.minHeight = '4000px';"
+        "const look = () => { frames_seen += 1; requestAnimationFrame(look); }; look()"
+    )
+    browser.wait("frames_seen > 3")
+    assert browser.get("scrollY") == 200
+
+
 def test_the_evidence_is_drawn_under_the_verdict(browser: Browser) -> None:
     """The accused worker is bold among its peers, shaded since the step at which it began."""
     chart = "document.querySelector('#verdict [data-evidence=workers]')"
@@ -365,15 +387,98 @@ def test_charts_have_their_difference_to_a_baseline_that_one_click_chooses(
         assert names == [["trainer/reward/mean", "solid", 60], ["sweep/base", "dash", 40]]
         more = "document.querySelector('.more-than').textContent"
         browser.wait(f"{more} === '+0.5'")
+        lines = saved(browser, "document.querySelector('.chart [aria-label^=csv]')")
+        assert len(lines) == 1 + 60 + 40
+        assert [lines[1], lines[-1]] == ["1,trainer/reward/mean,0.5", "40,sweep/base,0.975"]
         browser.do("document.querySelector('#diff').click()")
         browser.wait(f"{chart}.data.length === 1 && {chart}.data[0].x.length === 40")
         assert browser.get(f"{chart}.data[0].y") == pytest.approx([0.5] * 40)
+        lines = saved(browser, "document.querySelector('.chart [aria-label^=csv]')")
+        assert [float(line.rpartition(",")[2]) for line in lines[1:]] == pytest.approx([0.5] * 40)
         browser.do("localStorage.clear()")
         browser.wait(f"location.hash.includes('base={of}') && location.hash.includes('diff=1')")
         browser.do("location.reload()")  # a link shows the same
         browser.wait(f"{chart}?.data?.[0].x.length === 40")
         browser.do("document.querySelector('#base').click()")
         browser.wait(f"{chart}.data.length === 1 && {chart}.data[0].x.length === 60")
+        assert browser.complaints() == []
+
+
+def test_a_baseline_stays_while_its_flag_is_set_and_is_asked_for_once(
+    viewed: tuple[str, Browser], tmp_path: Path
+) -> None:
+    _, browser = viewed
+    base, other = ExperimentKey("kept", "base"), ExperimentKey("kept", "other")
+    for key in (base, other):
+        write_run(tmp_path / "data", LookedAt(key))
+    of, run = run_id(*base[:2]), run_id(*other[:2])
+    flag = "localStorage.getItem('otel_rl.baseline')"
+    with served(tmp_path / "data") as url:
+        browser.open(url, "runs")
+        browser.do(f"document.querySelector('[data-run={json.dumps(of)}] .base').click()")
+        browser.open(f"{url}#/run/{run}/overview", "overview")
+        browser.wait(f"{PANELS}[0]?.data?.length === 2 && location.hash.includes('base=')")
+        browser.do(
+            "window.clicks = 0; addEventListener('hashchange', () => { clicks += 1; });"
+            "window.asked = []; const get = otelRl.get;"
+            "otelRl.get = (path, query) => { asked.push(path); return get(path, query); };"
+            "document.querySelector('nav.tabs a').click()"
+        )
+        browser.wait("clicks === 1 && location.hash.includes('base=')")
+        browser.wait(f"asked.includes('runs/{run}/panel')")  # as with everything that is new
+        browser.wait(f"{PANELS}[0].data.length === 2")
+        browser.do("asked.length = 0; dispatchEvent(new Event('hashchange'))")
+        browser.wait(f"asked.includes('runs/{run}/panel')")
+        assert f"runs/{of}/panel" not in browser.get("asked")
+        browser.do("localStorage.setItem('otel_rl.baseline', JSON.stringify({ id: 'gone' }))")
+        browser.open(f"{url}#/run/{run}/overview?base=gone", "overview")
+        browser.wait(f"{flag} === 'null' && !location.hash.includes('base=')")
+        assert browser.complaints() == []
+    browser.do("localStorage.clear()")
+
+
+def test_a_run_that_went_back_is_compared_at_each_of_its_steps(browser: Browser) -> None:
+    line = {"key": "a", "xs": [1, 2, 3, 2, 3, 4], "ys": [1, 9, 9, 2, 3, 4], "trend": [[], []]}
+    level = {"key": "a", "xs": [1, 4], "ys": [1, 1], "trend": [[], []]}
+    charts = "otelRl.charts.minus({}, {})[0]"
+    for one, other, minus in ((line, level, [0, 1, 2, 3]), (level, line, [0, -3])):
+        given = json.dumps([one]), json.dumps([other])
+        assert browser.get(f"{charts}.ys".format(*given)) == minus
+    xs = browser.get(f"otelRl.charts.pointsIn({json.dumps(line)}).map(([x]) => x)")
+    assert xs == [1, 2, 3, 4]
+
+
+def saved(browser: Browser, button: str) -> list[str]:
+    """Return the lines of the table that a button saves."""
+    browser.do(
+        "delete window.saved;"
+        "otelRl.saving.download = (name, url) => { window.saved = decodeURIComponent(url); };"
+        f"{button}.click()"
+    )
+    browser.wait("window.saved !== undefined")
+    lines: list[str] = browser.get("saved").partition(",")[2].split("\n")[:-1]
+    return lines
+
+
+def test_values_by_time_are_saved_with_their_date(
+    viewed: tuple[str, Browser], browser: Browser
+) -> None:
+    browser.open(f"{viewed[0]}/overview?x=time", "overview")
+    browser.wait(f"{DRAWN}.length > 0")
+    lines = saved(browser, "document.querySelector('.chart [aria-label^=csv]')")
+    assert lines[-1].startswith("2023-11-14T22:13:20.000Z,")
+
+
+def test_compared_runs_are_saved_with_names_that_are_no_formulas(
+    viewed: tuple[str, Browser], tmp_path: Path
+) -> None:
+    _, browser = viewed
+    write_run(tmp_path / "data", LookedAt(ExperimentKey('=a>"b', "1"), level=-1))
+    with served(tmp_path / "data") as url:
+        browser.open(url, "runs")
+        browser.wait("document.querySelector('#compare')?.data?.length === 1")
+        lines = saved(browser, "document.querySelector('[aria-label^=csv]')")
+        assert lines[1] == '1,"\'=a>""b/1",-1'
         assert browser.complaints() == []
 
 

@@ -23,6 +23,7 @@ _BYTES_BESIDE_TEXT: Final = 60  # of a line: its number, time, worker and stream
 _MOST_WORKERS: Final = 2_000
 _MOST_EVENTS: Final = 200  # of a kind, the newest
 _VERSION: Final = "/policy/version"  # end of the keys of rl.policy.version
+_TAKEN_UP_BY: Final = ("generator", "trainer")  # whose version is told, before that of others
 _AROUND_NS: Final = 10_000_000_000  # after a moment that is looked for
 
 _NS_PER_MS: Final = 1e6
@@ -132,14 +133,17 @@ def _attempts(found: Found) -> Iterator[dict[str, Any]]:
 
 
 def _weights(data: RunData) -> Iterator[dict[str, Any]]:
-    """Yield where generators, or else trainers, took up new weights, unless nearly every step."""
-    keys = [key for key in data.series if key.endswith(_VERSION)]
-    if not keys:
-        return
-    of = data.series[min(keys, key=lambda key: (key.startswith("trainer/"), key))]
+    """Yield where generators, or else trainers, took up new weights, unless nearly every step.
+
+    A value that is no whole number is a mean of several workers, of which some have new weights.
+    """
+    keys = [f"{role}{_VERSION}" for role in _TAKEN_UP_BY]
+    keys += sorted(key for key in data.series if key.endswith(_VERSION))
+    of = next((data.series[key] for key in keys if key in data.series), Series())
     columns = zip(of.steps, of.times_ms, of.values, strict=True)
-    new = [later for earlier, later in pairwise(columns) if later[2] != earlier[2]]
-    if 2 * len(new) <= len(of.values):
+    whole = [one for one in columns if one[2].is_integer()]  # NaN and infinities are not
+    new = [later for earlier, later in pairwise(whole) if later[2] != earlier[2]]
+    if 2 * len(new) <= len(whole):
         for step, time_ms, version in new[-_MOST_EVENTS:]:
             words = f"version {version:g} of the weights"
             yield _event("weights", step=step, time_ms=time_ms, worker="", words=words)

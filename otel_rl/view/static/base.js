@@ -11,6 +11,11 @@ const otelRl = {
     return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
   },
 
+  // What was made `plain`, as it was.
+  asNamed(text) {
+    return text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
+  },
+
   // A value that components look at: they are rendered anew when it is set.
   store(value) {
     const lookers = new Set();

@@ -65,6 +65,7 @@ otelRl.charts = {
     const { plain } = otelRl;
     const { smoothed, shadeOf } = otelRl.charts;
     const at = x === "time" ? (ms) => new Date(ms) : (step) => step;
+    const measured = []; // what is drawn, without smoothing
     const traces = lines.flatMap((line, place) => {
       const shade = shadeOf(panel, lines, place);
       const isBound = lines.length > 1 && /(^|\/)(p9\d|min|max|rank_min|rank_max|std)$/.test(line.name);
@@ -75,6 +76,7 @@ otelRl.charts = {
         hovertemplate: `%{y:.4~g} ${plain(panel.unit)}`,
         ...(panel.stacked ? { stackgroup: "all", line: { width: 0.5, color: shade }, fillcolor: shade } : {}),
       });
+      measured.push(...drawn);
       if (!(tools.smooth > 0) || panel.stacked) return drawn;
       const both = smoothed(drawn, tools.smooth);
       return lines.length > 8 ? [both.at(-1)] : both; // of many lines the pale ones hide the others
@@ -84,7 +86,9 @@ otelRl.charts = {
     if (!panel.stacked) {
       for (const line of base) {
         const points = otelRl.charts.pointsIn(line);
-        traces.push({ type: "scatter", mode: "lines", name: plain(line.name), x: points.map(([one]) => at(one)), y: points.map(([, y]) => y), line: { width: 1.2, color: otelRl.charts.quiet, dash: "dash" }, hovertemplate: "%{y:.4~g}" });
+        const beside = { type: "scatter", mode: "lines", name: plain(line.name), x: points.map(([one]) => at(one)), y: points.map(([, y]) => y), line: { width: 1.2, color: otelRl.charts.quiet, dash: "dash" }, hovertemplate: "%{y:.4~g}" };
+        traces.push(beside);
+        measured.push(beside);
       }
     }
     const shapes = marks.map((mark) => ({
@@ -99,7 +103,7 @@ otelRl.charts = {
     };
     const isNew = !element.data;
     const drawn = otelRl.charts.draw(element, traces, layout);
-    Object.assign(element, { onzoom, onstep });
+    Object.assign(element, { onzoom, onstep, measured });
     if (isNew) {
       element.on("plotly_relayout", (change) => {
         if ("xaxis.range[0]" in change) element.onzoom?.([change["xaxis.range[0]"], change["xaxis.range[1]"]]);
@@ -221,8 +225,8 @@ otelRl.charts = {
         byX.set(+x, known);
         known.points.push({ curveNumber, pointNumber });
         const value = trace.y[pointNumber];
-        if (trace.yaxis === "y2") known.words.push(trace.name);
-        else if (value !== null) known.words.push(`${element.data.length > 1 ? `${trace.name} ` : ""}${otelRl.number(value)}${unit ? ` ${unit}` : ""}`);
+        if (trace.yaxis === "y2") known.words.push(otelRl.asNamed(trace.name));
+        else if (value !== null) known.words.push(`${element.data.length > 1 ? `${otelRl.asNamed(trace.name)} ` : ""}${otelRl.number(value)}${unit ? ` ${unit}` : ""}`);
       });
     });
     return [[...byX.values()].sort((a, b) => a.x - b.x).map(({ x, points, words }) => ({
@@ -242,10 +246,11 @@ otelRl.charts = {
     return [band, { ...trend, name: `${trace.name}: mean`, meta: "mean" }];
   },
 
-  // A line as [x, number]; of a long one the means of its parts.
+  // A line as [x, number], each x once and in order; of a long one the means of its parts. Of a run that went back to
+  // an earlier step, the last value of each step.
   pointsIn({ xs, ys, trend }) {
     const [at, of] = trend[0].length ? trend : [xs, ys];
-    return at.map((x, place) => [x, of[place]]).filter(([, y]) => y !== null);
+    return [...new Map(at.map((x, place) => [x, of[place]]))].filter(([, y]) => y !== null).sort(([a], [b]) => a - b);
   },
 
   // The value at an x, straight between two points; null where there are none.

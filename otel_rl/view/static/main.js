@@ -228,7 +228,10 @@
   history.scrollRestoration = "manual";
   let noting = null;
   let restoring = null;
+  let put = null; // {y, height}: where one was led to, and how high the page was then
   addEventListener("scroll", () => {
+    // Of a page as high as it was then, somebody has scrolled: a scrollbar tells of nothing else in some browsers.
+    if (restoring && root.offsetHeight === put.height && Math.abs(window.scrollY - put.y) > 1) restored();
     if (restoring) return;
     clearTimeout(noting);
     noting = setTimeout(() => { try { history.replaceState({ scroll: window.scrollY }, ""); } catch { /* too many in a few seconds */ } }, 200);
@@ -237,10 +240,11 @@
   for (const kind of ["wheel", "pointerdown", "keydown"]) addEventListener(kind, restored, { passive: true });
   function restore(scroll) {
     restored();
-    window.scrollTo(0, scroll);
+    const lead = () => { window.scrollTo(0, scroll); put = { y: window.scrollY, height: root.offsetHeight }; };
+    lead();
     if (!scroll) return;
     // The page grows as its parts arrive, and a slow server takes long over them. Who scrolls is not taken back.
-    const stays = restoring = new ResizeObserver(() => window.scrollTo(0, scroll));
+    const stays = restoring = new ResizeObserver(lead);
     stays.observe(document.documentElement);
     setTimeout(() => { if (restoring === stays) restored(); }, RESTORED_FOR_MS);
   }
@@ -256,7 +260,7 @@
   });
 
   setTheme(root.dataset.theme);
-  addEventListener("DOMContentLoaded", () => otelRl.charts.ready.set(true)); // once all scripts have run
+  addEventListener("DOMContentLoaded", () => otelRl.charts.ready.set(Boolean(globalThis.Plotly))); // once all scripts have run, or failed
   preact.render(html`<${App} />`, content);
   if (otelRl.report) connection.set({ state: "report" }); else follow();
 }

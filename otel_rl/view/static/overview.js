@@ -24,8 +24,14 @@
     const [diff, setDiff] = useParam("diff");
     const [base, setBase] = useParam("base");
     const chosenBase = useStore(otelRl.baseline);
-    useEffect(() => { if (!base && chosenBase && chosenBase.id !== run && !otelRl.report) setBase(chosenBase.id); }, [chosenBase?.id]);
-    const ofBase = useAnswer(base && base !== run && !otelRl.report ? `runs/${base}/overview` : null, {}, 0).found;
+    // A link to this page without a baseline, as that of its tab, has the one that this browser remembers.
+    useEffect(() => { if (!base && chosenBase && chosenBase.id !== run && !otelRl.report) setBase(chosenBase.id); }, [chosenBase?.id, base, run]);
+    const { found: ofBase, error: noBase } = useAnswer(base && base !== run && !otelRl.report ? `runs/${base}/overview` : null, {}, 0);
+    useEffect(() => { // its run is gone
+      if (noBase?.status !== 404) return;
+      if (chosenBase?.id === base) otelRl.setBaseline(null);
+      setBase("");
+    }, [noBase]);
     const baseline = ofBase && x !== "time" ? { id: base, name: `${ofBase.experiment}/${ofBase.trial}` } : null;
     const [full, setFull] = useState(null);
     const [picked, setPicked] = useState(null);
@@ -104,7 +110,8 @@
     useEffect(() => { if (found) onread(true); }, [Boolean(found)]);
     if (isNew) readFor.current = x;
     const isFull = full === panel.id;
-    const beside = useAnswer(isSeen && baseline ? `runs/${baseline.id}/panel` : null, query, tick);
+    // Once, and not with everything that is new: the server answers one question at a time.
+    const beside = useAnswer(isSeen && baseline ? `runs/${baseline.id}/panel` : null, query, 0);
     const of = baseline && beside.isNew && beside.found ? beside.found.lines : NO_LINES;
     const isMinus = Boolean(baseline && isDifference && !panel.stacked);
     const lines = !found ? [] : isMinus ? otelRl.charts.minus(found.lines, of) : found.lines;
@@ -126,7 +133,7 @@
       <div class="title"><h3 title=${`${panel.title}\n${panel.keys.slice(0, 3).join("\n")}`}><bdi>${panel.title}</bdi>${more === undefined ? null : html` <span class="quiet more-than" title=${`At the last step of both, compared with ${baseline.name}`}>${more < 0 ? "−" : "+"}${otelRl.number(Math.abs(more))}</span>`}</h3>
         <span class="acting"><button type="button" class="star" aria-pressed=${String(isFirst(panel.id))} aria-label=${`Show first: ${panel.title}`} title="Show first" onClick=${() => star(panel.id)}>${isFirst(panel.id) ? "★" : "☆"}</button>
           <button type="button" class="large" aria-pressed=${String(isFull)} aria-label=${`Fill the window: ${panel.title}`} title="Fill the window (Esc)" onClick=${() => setFull(isFull ? null : panel.id)}>⤢</button></span>
-        <${otelRl.saving.Buttons} run=${run} panel=${panel} plot=${plot} query=${query} axis=${axis || x} onfail=${setFailure} /></div>
+        <${otelRl.saving.Buttons} run=${run} panel=${panel} plot=${plot} query=${query} axis=${axis || x} isDrawn=${Boolean(otelRl.report || isMinus || others.length)} onfail=${setFailure} /></div>
       ${problem ? html`<p class="failure" role="status">${problem}</p>` : null}
       <div class="drawn"><${Plot} class="plot" data-panel=${panel.id} draw=${draw} deps=${[...wanted, isSeen]} /><i class="cursor"></i></div>
       ${names.length > 12 ? html`<p class="quiet">${names.length} lines, from ${names[0][0]} (blue) to ${names.at(-1)[0]} (red)</p>` : names.length > 1 ? html`<${Legend} names=${names} />` : null}

@@ -257,6 +257,7 @@
       yaxis: title ? { title: { text: otelRl.plain(otelRl.withUnit(key, unit)), font } } : {}, xaxis: { title: { text: x === "time" ? "hours" : "step", standoff: 4, font } },
       ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}),
     });
+    plot.measured = traces.filter((one) => one.yaxis !== "y2");
     otelRl.charts.byKeyboard(plot, title ? "Compared runs" : key, () => otelRl.charts.pointsOf(plot, unit, null));
   }
 

@@ -1,7 +1,7 @@
 "use strict";
-// Charts for papers and notebooks: a picture in colours of print, and every value.
+// Charts for papers and notebooks: a picture in colours of print, and values.
 otelRl.saving = {
-  Buttons({ run, panel, plot, query, axis, onfail }) {
+  Buttons({ run, panel, plot, query, axis, isDrawn, onfail }) {
     const { html, saving } = otelRl;
     const button = (kind, title, save) => html`<button type="button" title=${title} aria-label=${`${kind}, ${title}: ${panel.title}`} onClick=${async () => {
       try {
@@ -12,11 +12,12 @@ otelRl.saving = {
       }
     }}>${kind}</button>`;
     return html`<span class="saving">${button("svg", "Save as a picture", () => saving.picture(plot.current, panel.title))}
-      ${button("csv", "Save the values", () => (otelRl.report ? saving.shown(plot.current, axis) : saving.values(run, query, axis)))}</span>`;
+      ${button("csv", "Save the values", () => (isDrawn ? saving.shown(plot.current, axis) : saving.values(run, query, axis)))}</span>`;
   },
 
   // On white, and with what the card's title tells at the axis.
   async picture(plot, title) {
+    if (!plot?.data) throw new Error("The chart is not drawn yet.");
     const ink = { color: "#222222" };
     const axis = (of) => ({ ...of, gridcolor: "#e6e6e6", linecolor: "#888888", zerolinecolor: "#e6e6e6", tickfont: { ...of.tickfont, ...ink } });
     const { xaxis, yaxis, ...rest } = plot.layout;
@@ -30,16 +31,18 @@ otelRl.saving = {
   // Every value in the part of x that the chart shows. One a line, because a run that went back has a step twice.
   async values(run, query, axis) {
     const { lines } = await otelRl.get(`runs/${run}/panel`, { ...query, every: 1 });
-    return otelRl.saving.csv(axis, "key", lines.map(({ key, xs, ys }) => [key, xs, ys]));
+    const at = query.x === "time" ? (ms) => new Date(ms) : (x) => x;
+    return otelRl.saving.csv(axis, "key", lines.map(({ key, xs, ys }) => [key, xs.map(at), ys]));
   },
 
-  // The points as they are drawn: of several runs, or in a file without a server.
+  // The points that are drawn, but for smoothing: of several runs, or in a file without a server.
   shown(plot, axis) {
-    return otelRl.saving.csv(axis, "line", plot.data.filter((one) => one.yaxis !== "y2").map(({ name, x, y }) => [name, x, y]));
+    return otelRl.saving.csv(axis, "line", (plot?.measured ?? []).map(({ name, x, y }) => [otelRl.asNamed(name), x, y]));
   },
 
   csv(axis, what, lines) {
-    const text = (one) => (/[",\n]/.test(one) ? `"${String(one).replaceAll('"', '""')}"` : one);
+    // No name that a sender chose is a formula of a spreadsheet.
+    const text = (one) => { const safe = one.replace(/^[=+\-@\t\r]/, "'$&"); return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe; };
     const rows = lines.flatMap(([name, xs, ys]) => xs.map((x, place) => `${x instanceof Date ? x.toISOString() : x},${text(name)},${ys[place] ?? ""}`));
     return `data:text/csv;charset=utf-8,${encodeURIComponent([`${text(axis)},${what},value`, ...rows].join("\n") + "\n")}`;
   },
