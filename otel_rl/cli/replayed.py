@@ -59,7 +59,9 @@ class Replayed:
                     json.dump(known, file)
                 new.replace(path)
             except OSError:
-                return  # of a directory that is only read: the tracker is asked again
+                # Of a directory that is only read: a tracker is asked again, and an offline run of
+                # W&B is made anew.
+                return
 
     def _name(self, tracker: str, key: ExperimentKey) -> str:
         return f"{tracker} {self._place} {json.dumps([key.experiment, key.trial])}"
