@@ -21,7 +21,16 @@ pytestmark = pytest.mark.process
 
 RUN = run_id(LIVE.experiment, LIVE.trial)
 BANNER = "(document.querySelector('#connection')?.textContent ?? '')"
-DRAWN = "[...document.querySelectorAll('[data-panel]')].filter((one) => one.querySelector('svg'))"
+PANELS = "document.querySelectorAll('[data-panel]')"
+DRAWN = f"[...{PANELS}].filter((one) => one.querySelector('svg'))"
+
+
+def drawn(count: int) -> str:
+    """Return whether so many charts are drawn, as for a reader who scrolls down to the last.
+
+    The evidence of a cause may come before charts are drawn, and moves them out of sight.
+    """
+    return f"({PANELS}[{count - 1}].scrollIntoView(), {DRAWN}.length >= {count})"
 
 
 @dataclass
@@ -80,7 +89,7 @@ def test_drawn_charts_outlive_their_server_and_go_on_with_the_next(
         run.grow(6)
         with served(data, port):
             run.open("overview")
-            browser.wait(f"{DRAWN}.length > 3")
+            browser.wait(drawn(4))
             before = browser.get(f"{DRAWN}.map((one) => one.dataset.panel)")
         browser.wait(f"{BANNER}.includes('otel-rl view')")
         browser.do("scrollTo(0, document.body.scrollHeight)")
@@ -100,7 +109,7 @@ def test_drawn_charts_outlive_their_server_and_go_on_with_the_next(
 @pytest.mark.slow
 def test_a_lost_connection_is_told_and_not_taken_for_an_end(run: Run) -> None:
     browser = run.open("overview")
-    browser.wait(f"{DRAWN}.length > 0")
+    browser.wait(drawn(1))
     browser.do(
         "const before = window.fetch; window.fetch = () => Promise.reject(new TypeError('off'));"
         "window.online = () => { window.fetch = before; }"
@@ -243,7 +252,7 @@ def test_samples_that_are_read_stay_and_newer_ones_are_counted(run: Run) -> None
 @pytest.mark.slow
 def test_controls_of_the_overview_are_made_once(run: Run) -> None:
     browser = run.open("overview")
-    browser.wait(f"{DRAWN}.length > 0")
+    browser.wait(drawn(1))
     browser.do(
         "window.kept = [...document.querySelectorAll('main button, main select, main input')];"
         "document.querySelector('#log').focus(); document.querySelector('#log').click()"

@@ -24,6 +24,8 @@ __all__ = ["degeneration", "new_tasks", "not_a_number", "wrong_rewards"]
 # Age of the oldest samples of a batch, in units of the usual one; and most steps of a jump.
 _OLDEST, _MOST_MIXED = 2.0, 4
 
+_NEWER = 2.0  # versions: by as many do ages of samples fall if a paused generator goes on
+
 
 _LOWER, _HIGHER = 0.4, 3.0  # times the entropy or KL before
 
@@ -202,13 +204,31 @@ def _mixed_steps(history: RunHistory) -> int:
 
 
 def _policy_moved(history: RunHistory, step: int, mixed: int) -> bool:
-    """Return whether a measure of the policy has jumped by this step."""
+    """Return whether a measure of the policy has jumped by this step, or the one of samples has."""
     return any(
         moved.step <= step
         for subject in _OF_POLICY
         for _, track in rows_about(history, subject)
         if (moved := jump(track, mixed)) is not None
+    ) or any(
+        _came_newer(track, step, mixed) for _, track in rows_about(history, Subject.STALENESS)
     )
+
+
+def _came_newer(ages: Track, step: int, mixed: int) -> bool:
+    """Return whether samples become fresh at a jump, faster than ever before.
+
+    While generators pause, a trainer learns from samples of an ever older policy; rewards of the
+    first samples of the new one show at once what it has learned.
+    """
+    falls = [(at, _fall_by(ages, place, mixed)) for place, at in enumerate(ages.steps)]
+    there = max((fall for at, fall in falls if step <= at <= step + mixed), default=0.0)
+    return there >= _NEWER and all(fall < there for at, fall in falls if at < step)
+
+
+def _fall_by(ages: Track, place: int, mixed: int) -> float:
+    """Return by how much ages have fallen within as many steps as batches are mixed."""
+    return max(ages.values[max(0, place - mixed - 1) : place + 1]) - ages.values[place]
 
 
 def _evidence(one: Jump, key: str) -> Evidence:

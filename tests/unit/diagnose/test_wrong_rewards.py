@@ -86,6 +86,36 @@ def test_a_policy_that_jumps_with_its_rewards_is_why_they_fall() -> None:
     assert Kind.REWARD_BUG not in told(WRONG, 1.5, kl)
 
 
+# Of a bandit that learns by asynchronous REINFORCE: its generators paused in steps 6 to 12, and
+# samples of step 13 are the first of what had been learned meanwhile.
+PAUSED = [0.49, 0.46, 0.46, 0.48, 0.55, 0.57, 0.57, 0.58, 0.63, 0.63, 0.72, 0.69, 0.87, 0.91, 0.86]
+PAUSED += [0.91, 0.88, 0.9, 0.9, 0.89, 0.93, 0.9, 0.89, 0.9, 0.91, 0.9, 0.91, 0.91, 0.91, 0.91]
+PAUSED += [0.89, 0.91, 0.89, 0.91, 0.89, 0.9, 0.89, 0.91, 0.9, 0.92]
+AGES = [0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 4.0, 5.0, 5.5, 6.0, 7.0, 0.0, 1.0, 1.0, 1.0, 2.0]
+AGES += [0.0, 1.0, 1.0, 1.0, 2.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0, *[2.5] * 12]
+
+
+def of_ages(ages: list[float]) -> list[Kind]:
+    rows: dict[str, Series] = {
+        "trainer/reward/mean": lambda step: PAUSED[step],
+        "staleness": lambda step: ages[step],
+    }
+    return [cause.kind for cause in diagnose(made(len(PAUSED), rows=rows)).causes]
+
+
+def test_samples_of_a_policy_that_learned_while_generators_paused_are_no_wrong_rewards() -> None:
+    assert of_ages(AGES) == []
+
+
+@pytest.mark.parametrize(
+    "ages",
+    [[1.5 + 0.1 * (step % 3) for step in range(40)], [4.0 * (step % 2) for step in range(40)]],
+    ids=["as ever", "always back and forth"],
+)
+def test_samples_that_are_no_newer_than_ever_tell_nothing_of_rewards(ages: list[float]) -> None:
+    assert of_ages(ages) == [Kind.REWARD_BUG]
+
+
 class Read(list[float]):
     """Values that count how often all of them are read."""
 
