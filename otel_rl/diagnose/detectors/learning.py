@@ -210,9 +210,7 @@ def _policy_moved(history: RunHistory, step: int, mixed: int) -> bool:
         for subject in _OF_POLICY
         for _, track in rows_about(history, subject)
         if (moved := jump(track, mixed)) is not None
-    ) or any(
-        _came_newer(track, step, mixed) for _, track in rows_about(history, Subject.STALENESS)
-    )
+    ) or any(_came_newer(track, step, mixed) for _, track in rows_about(history, Subject.STALENESS))
 
 
 def _came_newer(ages: Track, step: int, mixed: int) -> bool:
