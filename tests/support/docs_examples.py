@@ -60,7 +60,7 @@ _BLOCK = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 
-IN_THE_LAB = frozenset({"stable-baselines3", "trl", "verl"})
+IN_THE_LAB = frozenset({"ray", "stable-baselines3", "trl", "verl", "vllm"})
 """How-to pages whose commands need a real framework: tests/frameworks follows them."""
 
 _RUN = frozenset({"console", "python", "toml", "text", "mermaid"})
