@@ -117,6 +117,7 @@
   function Cells({ run, heatmap, isRatio, unit, since }) {
     const { plain } = otelRl;
     const isTime = Boolean(heatmap.seconds);
+    const rows = heatmap.workers.length;
     const toStep = otelRl.report ? null : (step) => { location.hash = `#/run/${run}/timeline/${step}`; };
     const draw = (plot) => {
       const at = (cells, share) => {
@@ -129,9 +130,7 @@
       // Of ratios one is the usual, and what is twice as long is seen, however long the longest is.
       const top = isRatio ? Math.min(most, 4) : most;
       const scale = isTime ? [[0, "rgba(47,95,168,0.06)"], [0.35, "rgba(72,120,208,0.55)"], [0.65, "rgba(226,140,50,0.8)"], [1, "#d6304f"]] : [[0, "#2f5fa8"], [0.5, "rgba(128,140,155,0.06)"], [1, "#d6304f"]];
-      const rows = heatmap.workers.length;
       const named = [...heatmap.workers.keys()].filter((place) => rows <= MOST_NAMES || place % Math.ceil(rows / 40) === 0);
-      plot.style.height = `${Math.min(1600, Math.max(220, 110 + (rows > MOST_NAMES ? 9 : 24) * rows))}px`;
       otelRl.charts.draw(plot, [{
         type: "heatmap", z: cells, customdata: isTime ? heatmap.seconds : heatmap.values, x: heatmap.steps, y: heatmap.workers.map((_, place) => place),
         zmin: isTime ? 0 : -top, zmax: top, colorscale: scale, xgap: plot.clientWidth / heatmap.steps.length < 9 ? 0 : 1, ygap: rows > MOST_NAMES ? 0 : 1, hoverongaps: false,
@@ -156,6 +155,6 @@
         plot.on("plotly_click", (event) => toStep(event.points[0].x));
       }
     };
-    return html`<${Plot} id="heatmap" draw=${draw} deps=${[heatmap.seconds ?? heatmap.deviations, isRatio, heatmap.workers.join(), since]} />`;
+    return html`<${Plot} id="heatmap" style=${`height: ${Math.min(1600, Math.max(220, 110 + (rows > MOST_NAMES ? 9 : 24) * rows))}px`} draw=${draw} deps=${[heatmap.seconds ?? heatmap.deviations, isRatio, heatmap.workers.join(), since]} />`;
   }
 }
