@@ -51,7 +51,7 @@
     const first = [...new Set([...overview.first, ...Object.keys(stars)])].filter((id) => panels.has(id) && isFirst(id)).map((id) => panels.get(id)).filter(matches);
     const sections = overview.sections.map(({ title, panels: of }) => [title, of.filter((panel) => !isFirst(panel.id) && matches(panel))]).filter(([, of]) => of.length);
     const left = sections.reduce((sum, [, of]) => sum + of.length, 0);
-    const isOpen = (title, of) => forPaper || Boolean(wanted) || (opened[title] ?? (of.length <= MOST_OPEN && left <= 5 * MOST_OPEN));
+    const isOpen = (title, of) => forPaper || Boolean(wanted) || (opened[title] ?? (!otelRl.report && of.length <= MOST_OPEN && left <= 5 * MOST_OPEN)); // who is sent a report reads what comes first
     const open = (title, is) => setOpened((before) => { const next = { ...before, [title]: is }; otelRl.keep(`sections.${overview.experiment}`, next); return next; });
     const star = (id) => {
       const next = { ...stars, [id]: !isFirst(id) };
