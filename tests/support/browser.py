@@ -75,6 +75,7 @@ class Browser:
             "--disable-dev-shm-usage",
             "--disable-background-networking",
             "--hide-scrollbars",
+            "--blink-settings=primaryHoverType=2,availableHoverTypes=2",  # as with a mouse
             f"--user-data-dir={home}",
             f"--window-size={width},{height}",
         ):

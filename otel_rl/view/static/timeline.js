@@ -254,7 +254,7 @@
         if (lane.lost) shapes.push({ type: "line", x0: lane.end, x1: lane.end, y0: tops[place], y1: tops[place] + lane.rows, line: { width: 3, color: bad } });
       }
       otelRl.charts.draw(plot, traces, {
-        barmode: "overlay", hovermode: "closest", shapes, margin: { l: 120, r: 10, t: 24, b: 40 },
+        barmode: "overlay", hovermode: "closest", shapes, margin: { l: 60, r: 10, t: 24, b: 40 },
         xaxis: { range: [-0.01 * seconds, 1.01 * seconds], title: { text: `seconds since step ${steps[0].step} began`, font: { size: 11 } } },
         yaxis: { range: [height, -0.6], tickvals: lanes.map((lane, place) => tops[place] + lane.rows / 2), ticktext: lanes.map((lane) => plain(lane.name) + (lane.lost ? " †" : "")), showgrid: false, zeroline: false },
         annotations: steps.map((step) => ({ x: step.start, y: 1, yref: "paper", yanchor: "bottom", xanchor: "left", showarrow: false, text: `step ${step.step}, ${otelRl.duration(step.seconds)}`, font: { size: 11 } })),
