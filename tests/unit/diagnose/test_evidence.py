@@ -440,7 +440,7 @@ def test_weights_that_are_taken_up_no_more_are_old_though_no_version_tells_it() 
 
 
 def test_spans_that_come_later_than_measurements_tell_of_no_old_weights() -> None:
-    """On a busy machine: those of seven steps, of pulls and of what is generated since, are late."""
+    """On a busy machine those of seven steps are late, of pulls and of what is generated since."""
     workers: dict[tuple[str, str], Series] = {
         ("phase/generator/tokenize", f"generator/{index}"): lambda step: 0.01 for index in range(2)
     }
