@@ -17,14 +17,12 @@ from otel_rl.diagnose.stats.changes import find_fall
 from otel_rl.diagnose.stats.jumps import Jump, jump
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure, heading
-from otel_rl.diagnose.thresholds import A_FEW, FAR, IN_ORDER, LONGER_NOISE, MANY, SLACK
+from otel_rl.diagnose.thresholds import A_FEW, FAR, IN_ORDER, LONGER_NOISE, MANY, SLACK, START
 
 __all__ = ["degeneration", "new_tasks", "not_a_number", "wrong_rewards"]
 
 # Age of the oldest samples of a batch, in units of the usual one; and most steps of a jump.
 _OLDEST, _MOST_MIXED = 2.0, 4
-
-_NEWER = 2.0  # versions: by as many do ages of samples fall if a paused generator goes on
 
 
 _LOWER, _HIGHER = 0.4, 3.0  # times the entropy or KL before
@@ -146,7 +144,7 @@ def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
     if not jumps:
         return
     largest, key = max(jumps, key=lambda one: one[0].size)
-    if _policy_moved(history, largest.step, _mixed_steps(history)):
+    if _policy_moved(history, largest.step):
         return  # and its rewards with it
     if any(settings_changed(history, largest.step)):
         return  # other tasks have other rewards
@@ -175,7 +173,7 @@ def _jumps_of_rewards(history: RunHistory) -> Sequence[tuple[Jump, str]]:
         (found, key)
         for subject in (Subject.REWARD_MEAN, Subject.REWARD_STD)
         for key, track in rows_about(history, subject)
-        if (found := jump(track, mixed)) is not None
+        if (found := jump(track, mixed, start=_start(history, track))) is not None
         if subject is not Subject.REWARD_STD or _is_new(found, track)
     ]
 
@@ -203,30 +201,32 @@ def _mixed_steps(history: RunHistory) -> int:
     return min(_MOST_MIXED, math.ceil(_OLDEST * max(ages, default=0.0)))
 
 
-def _policy_moved(history: RunHistory, step: int, mixed: int) -> bool:
-    """Return whether a measure of the policy has jumped by this step, or the one of samples has."""
+def _start(history: RunHistory, rewards: Track) -> int:
+    """Return the number of first rewards that tell what the policy learns at its start.
+
+    While generators pause, or a buffer was filled before the first step, a trainer learns from
+    samples of its first policy; rewards of the first samples after these show all at once what it
+    has learned.
+    """
+    old = Track()
+    for _, ages in rows_about(history, Subject.STALENESS):
+        old = max(old, ages, key=lambda one: len(one.steps))
+    age = dict(zip(old.steps, old.values, strict=True))
+    for place in range(START, 2 * START):
+        if place >= len(rewards.steps) or START + age.get(rewards.steps[place - 1], 0.0) <= place:
+            return place
+    return 2 * START
+
+
+def _policy_moved(history: RunHistory, step: int) -> bool:
+    """Return whether a measure of the policy has jumped by this step."""
+    mixed = _mixed_steps(history)
     return any(
         moved.step <= step
         for subject in _OF_POLICY
         for _, track in rows_about(history, subject)
         if (moved := jump(track, mixed)) is not None
-    ) or any(_came_newer(track, step, mixed) for _, track in rows_about(history, Subject.STALENESS))
-
-
-def _came_newer(ages: Track, step: int, mixed: int) -> bool:
-    """Return whether samples become fresh at a jump, faster than ever before.
-
-    While generators pause, a trainer learns from samples of an ever older policy; rewards of the
-    first samples of the new one show at once what it has learned.
-    """
-    falls = [(at, _fall_by(ages, place, mixed)) for place, at in enumerate(ages.steps)]
-    there = max((fall for at, fall in falls if step <= at <= step + mixed), default=0.0)
-    return there >= _NEWER and all(fall < there for at, fall in falls if at < step)
-
-
-def _fall_by(ages: Track, place: int, mixed: int) -> float:
-    """Return by how much ages have fallen within as many steps as batches are mixed."""
-    return max(ages.values[max(0, place - mixed - 1) : place + 1]) - ages.values[place]
+    )
 
 
 def _evidence(one: Jump, key: str) -> Evidence:
