@@ -9,7 +9,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 
@@ -27,13 +26,12 @@ from otel_rl.cli.ending.end import finish, leave, said_by_the_report
 from otel_rl.cli.ending.files import StatusFile
 from otel_rl.cli.ending.report import Ending
 from otel_rl.cli.environment import adapter_environment, notes_on, reporting_environment
-from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.options import add_bridge_options, kinds, settings_of
 from otel_rl.cli.own_run import attach_environment, check_attach
 from otel_rl.cli.run_names import RunNames, run_names
 from otel_rl.cli.signal_handlers import EndRequests, handled
 from otel_rl.cli.standard_streams import FULL, say
 from otel_rl.cli.terminal import live_line
-from otel_rl.diagnose.result import Kind
 from otel_rl.errors import ConfigError, JournalFull, OtelRLError
 from otel_rl.records import ExperimentKey
 
@@ -120,7 +118,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop-on",
         metavar="KIND,...",
-        type=_kinds,
+        type=kinds,
         default=frozenset(),
         help="end CMD by SIGTERM when the diagnosis finds a cause of such a kind, e.g. nan",
     )
@@ -134,15 +132,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command")
     parser.set_defaults(usage=parser.format_usage)
-
-
-def _kinds(text: str) -> frozenset[str]:
-    kinds = frozenset(filter(None, map(str.strip, text.split(","))))
-    for unknown in sorted(kinds - {*Kind}):
-        near = get_close_matches(unknown, [*Kind], 1)
-        hint = f"Did you mean {near[0]}?" if near else "`otel-rl help diagnose` lists the causes."
-        raise argparse.ArgumentTypeError(f"{unknown}: no cause of a diagnosis. {hint}")
-    return kinds
 
 
 def command(arguments: argparse.Namespace) -> int:
