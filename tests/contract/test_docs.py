@@ -159,6 +159,8 @@ def command_lines() -> Iterator[list[str]]:
             words = shlex.split(line, comments=True)
             while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
                 words = words[1:]
+            for separator in ("|", ">>"):  # what follows is another program, or a file
+                words = words[: words.index(separator)] if separator in words else words
             if words:
                 yield words
 

@@ -63,6 +63,7 @@ def test_find_a_straggler(tmp_path: Path) -> None:
 
 
 SEEN = {
+    "compare": ([], ""),
     "hook": (["grpo-7b/1"], "loss"),
     "replay": (["grpo-7b/1"], "trainer/loss"),
     "second-tracker": (["grpo-7b/1"], "trainer/loss"),

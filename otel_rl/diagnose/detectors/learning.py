@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from otel_rl.diagnose.classify import Subject, Work, rows_about, tracks_about, work_of
+from otel_rl.diagnose.detectors.reward_hacking import held_out_scores, reward_hacking
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.settings import settings_changed
 from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind
@@ -17,7 +18,16 @@ from otel_rl.diagnose.stats.changes import find_fall
 from otel_rl.diagnose.stats.jumps import Jump, jump
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure, heading
-from otel_rl.diagnose.thresholds import A_FEW, FAR, IN_ORDER, LONGER_NOISE, MANY, SLACK, START
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    FAR,
+    FEWEST_VARYING,
+    IN_ORDER,
+    LONGER_NOISE,
+    MANY,
+    SLACK,
+    START,
+)
 
 __all__ = ["degeneration", "new_tasks", "not_a_number", "wrong_rewards"]
 
@@ -148,6 +158,8 @@ def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
         return  # and its rewards with it
     if any(settings_changed(history, largest.step)):
         return  # other tasks have other rewards
+    if _is_earned(history, largest) or _is_not_earned(history, largest):
+        return
     yield Cause(
         Kind.REWARD_BUG,
         f"rewards are computed differently since step {largest.step}: {key} jumped from "
@@ -155,6 +167,30 @@ def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
         role=_scorer(history, key),
         since=largest.step,
         evidence=[_evidence(one, of) for one, of in jumps],
+    )
+
+
+def _is_earned(history: RunHistory, found: Jump) -> bool:
+    """Return whether a score that the reward does not make has risen with it."""
+    return found.after > found.before and any(
+        (rise := jump(track)) is not None
+        and rise.after > rise.before
+        and abs(rise.step - found.step) <= A_FEW
+        for track in held_out_scores(history).values()
+    )
+
+
+def _is_not_earned(history: RunHistory, found: Jump) -> bool:
+    """Return whether a score was left behind then, and nothing measures the policy.
+
+    Then a shortcut that was found at once looks like a reward that is computed differently.
+    """
+    measured = (rows_about(history, subject) for subject in _OF_POLICY)
+    return not any(
+        len(track.values) >= FEWEST_VARYING for of in measured for _, track in of
+    ) and any(
+        cause.since is not None and abs(cause.since - found.step) <= A_FEW
+        for cause in reward_hacking(history)
     )
 
 

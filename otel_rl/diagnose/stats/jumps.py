@@ -17,6 +17,8 @@ __all__ = ["Jump", "jump"]
 
 # The same of a few last values: the farther the fewer, and more than the series ever moved.
 _FEW, _FAR_JUMP = (3, 2), 24.0
+# A series that goes up by stairs has moved by nearly as much elsewhere.
+_STAIRS = 2.0
 _SURE = 40  # moves that tell their usual size
 
 
@@ -92,6 +94,9 @@ def _at(track: Track, scale: float, place: int, width: int, part: float) -> Jump
     # either scatters.
     least = max(FAR * scale, max(before) - min(before), max(after) - min(after))
     if gap < max(least, part) or not _are_between(before, values[place:end], after):
+        return None
+    elsewhere = [*pairwise(values[START:place]), *pairwise(values[end:])]
+    if gap < _STAIRS * max((abs(b - a) for a, b in elsewhere), default=0.0):
         return None
     return Jump(gap / scale, track.steps[place], median(before), median(after))
 
