@@ -32,6 +32,7 @@ UNUSED = [
     "multiprocessing",
     "otel_rl.records",
     "otel_rl.worker.api.lineage",
+    "otel_rl.worker.api.watch",
     "pynvml",
 ]
 """Needed by some workers only, and loaded by them."""
