@@ -50,6 +50,7 @@ VARIANTS = {
     Kind.NAN: ("@trainer/0",),
     Kind.REWARD_BUG: (":-1", ":1", ":0@reward/1", ":-1@reward/0"),
     Kind.CLOCK_SKEW: (":-20@trainer/1", ":5@reward/0", ":-300@generator/0"),
+    Kind.MEMORY_GROWTH: ("@trainer/0", ":32"),
 }
 """Unusual sizes, places and directions."""
 

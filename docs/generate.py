@@ -175,8 +175,8 @@ def commands() -> Iterator[str]:
         own = (usage for usage, line in _options(parser).items() if line not in shared)
         yield f"- `{' '.join(('otel-rl', name, *own))}`: {COMMANDS[name].summary}"
     of: dict[tuple[str, ...], list[str]] = {}
-    for line, users in shared.items():
-        of.setdefault(tuple(users), []).append(line)
+    for line, names_of in shared.items():
+        of.setdefault(tuple(names_of), []).append(line)
     for users_of, lines in sorted(of.items(), key=lambda item: -len(item[0])):
         whose = "every command" if len(users_of) == len(parsers) else ", ".join(users_of)
         yield from ("", f"Options of {whose}:", "", *lines)

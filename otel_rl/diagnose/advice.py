@@ -31,6 +31,9 @@ _NEXT: Final[Mapping[Kind, str]] = {
     Kind.NETWORK_DELAY: "the network between callers and {who}: retransmissions, proxies, DNS",
     Kind.SLOW_LINK: "errors and speed of links (ibstat, nvidia-smi nvlink), and NCCL_IB_HCA",
     Kind.HOST_PRESSURE: "other programs and virtual machines on that host, and its limits",
+    Kind.MEMORY_GROWTH: "what {who} keeps from step to step: tensors with their graph, lists of "
+    "samples, caches without a bound, what is left after an engine's sleep; a checkpoint and a "
+    "restart before that step",
     Kind.THROTTLED: "temperature, fans and power limit of the devices of {who}",
     Kind.STALL: "the stack of {who}, and who else is in the same collective",
     Kind.CLOCK_SKEW: "time synchronisation (chrony, NTP) of the host of {who}",

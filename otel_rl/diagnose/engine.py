@@ -30,6 +30,7 @@ from otel_rl.diagnose.detectors.frozen_workers import frozen_workers
 from otel_rl.diagnose.detectors.host_pressure import host_pressure
 from otel_rl.diagnose.detectors.idle_workers import idle_workers
 from otel_rl.diagnose.detectors.logprob_mismatch import logprob_mismatch
+from otel_rl.diagnose.detectors.memory_growth import memory_growth
 from otel_rl.diagnose.detectors.reward_hacking import reward_hacking
 from otel_rl.diagnose.detectors.slow_links import slow_links
 from otel_rl.diagnose.detectors.slow_tools import slow_tools
@@ -80,6 +81,7 @@ DETECTORS: Sequence[Callable[[RunHistory], Iterable[Cause]]] = (
     processes.preemptions,
     processes.throttling,
     host_pressure,
+    memory_growth,
     slow_links,
     slow_phases.slow_work,
     always_slower,

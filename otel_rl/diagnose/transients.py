@@ -25,6 +25,7 @@ _AT_ONCE: Final = frozenset(
         Kind.ENTROPY_COLLAPSE,
         Kind.KL_GROWTH,
         Kind.LOGPROB_MISMATCH,
+        Kind.MEMORY_GROWTH,
         Kind.NAN,
         Kind.REWARD_BUG,
         Kind.REWARD_DROP,

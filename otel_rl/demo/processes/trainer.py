@@ -73,6 +73,7 @@ class Trainer:
             batch = self._stage(groups)
             figures = self._train(step, groups, batch)
             going_on = self._hand_over(step, figures)
+            self._control.faults.keep_memory(max(1, self._control.start.settings.steps - step))
             flops_per_s = self._learner.flops(batch) / (time.perf_counter() - begun_s)
             # Within the step, so that the cost of reporting is visible, as unaccounted.
             self._metrics.step(step, figures, mfu=flops_per_s / self._peak_flops_per_s)
