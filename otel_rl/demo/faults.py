@@ -58,6 +58,7 @@ class Kind(StrEnum):
     REWARD_BUG = "reward_bug"
     CLOCK_SKEW = "clock_skew"
     MEMORY_GROWTH = "memory_growth"
+    STALE_SERVER = "stale_server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,12 @@ _SPECS = {
         "one rank keeps {size} MiB more in each step, and would have no more soon after the run",
         16,
         ("trainer",),
+        one=True,
+    ),
+    Kind.STALE_SERVER: _Spec(
+        "one process keeps its weights, and says that it has loaded new ones",
+        1,
+        ("generator",),
         one=True,
     ),
 }

@@ -89,6 +89,7 @@ class GeneratorMetrics:
         self.sample_duration = histogram("rl.sample.duration", "s")
         self.policy_version = gauge("rl.policy.version", "{version}")
         self.policy_updates = counter("rl.policy.updates", "{update}")
+        self.weights_checked = counter("rl.policy.weights.checked", "{check}")
 
         self._temperature = histogram("rl.generator.sampling.temperature", "1")
         self._top_p = histogram("rl.generator.sampling.top_p", "1")

@@ -23,6 +23,8 @@ _NEXT: Final[Mapping[Kind, str]] = {
     Kind.STARVATION: "rates of those who make samples, and what they wait for",
     Kind.EVICTION: "the buffer's size and age limit against the rate of samples",
     Kind.STALE_POLICY: "when {who} loads weights, and whether its last load failed",
+    Kind.WRONG_WEIGHTS: "how {who} loads weights: the answer of the load, names and shards of "
+    "parameters, a copy that is made before the load",
     Kind.STALENESS_GROWTH: "samples made and used per step, and the length of the queue",
     Kind.CRASH: "the last console lines of {who}, and its host's kernel log for the OOM killer",
     Kind.CRASH_LOOP: "the first error of {who}; later ones may follow from it",

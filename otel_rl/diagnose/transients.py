@@ -31,6 +31,7 @@ _AT_ONCE: Final = frozenset(
         Kind.REWARD_DROP,
         Kind.REWARD_HACKING,
         Kind.STALL,
+        Kind.WRONG_WEIGHTS,
     }
 )
 

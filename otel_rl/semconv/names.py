@@ -128,6 +128,7 @@ RL_POLICY_KL_UPDATE: Final = "rl.policy.kl.update"
 RL_POLICY_STALENESS: Final = "rl.policy.staleness"
 RL_POLICY_UPDATES: Final = "rl.policy.updates"
 RL_POLICY_VERSION: Final = "rl.policy.version"
+RL_POLICY_WEIGHTS_CHECKED: Final = "rl.policy.weights.checked"
 RL_PROCESS_MEMORY_LIMIT: Final = "rl.process.memory.limit"
 RL_REASON: Final = "rl.reason"
 RL_REDUCE: Final = "rl.reduce"
@@ -185,6 +186,7 @@ RL_TRAIN_STEPS: Final = "rl.train.steps"
 RL_TRAIN_TOKENS: Final = "rl.train.tokens"
 RL_TRAIN_UPDATE_NORM: Final = "rl.train.update.norm"
 RL_TRIAL_NAME: Final = "rl.trial.name"
+RL_WEIGHTS_STATE: Final = "rl.weights.state"
 RL_WORKER_CONSOLE: Final = "rl.worker.console"
 RL_WORKER_COUNT: Final = "rl.worker.count"
 RL_WORKER_DIFF: Final = "rl.worker.diff"
@@ -366,6 +368,15 @@ class RlStalenessPartValues(StrEnum):
 
     IN_FLIGHT = "in_flight"
     IN_QUEUE = "in_queue"
+
+
+class RlWeightsStateValues(StrEnum):
+    """Known values of ``rl.weights.state``; others are allowed."""
+
+    EQUAL = "equal"
+    STALE = "stale"
+    DIFFERENT = "different"
+    UNSIGNED = "unsigned"
 
 
 class RlWorkerRoleValues(StrEnum):

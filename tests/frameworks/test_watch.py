@@ -59,6 +59,15 @@ LOOP = """
     watched.close()
     with otel_rl.step(6):
         optimizer.step()
+    weights = {"a": torch.randn(301, 70), "b": torch.randn(9)}
+    same = [
+        {name: one.bfloat16() for name, one in weights.items()},
+        {name: one.numpy() for name, one in weights.items()},
+        {name: one.t().contiguous().t() for name, one in weights.items()},
+    ]
+    assert {otel_rl.lineage.digest(one) for one in same} == {otel_rl.lineage.digest(weights)}
+    other = {**weights, "b": torch.zeros(9)}
+    assert otel_rl.lineage.digest(other) != otel_rl.lineage.digest(weights)
     print("expected", json.dumps(expected))
 """
 

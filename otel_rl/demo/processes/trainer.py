@@ -148,7 +148,8 @@ class Trainer:
             with otel_rl.phase("weight_sync"):
                 flat = self._learner.policy.to_bytes()
                 with otel_rl.phase("weight_push"):
-                    stamp = lineage.stamp(policy_version=step)
+                    weights = np.frombuffer(flat, np.float32)
+                    stamp = lineage.signed(lineage.stamp(policy_version=step), [weights])
                     self._weight_store.call(Weights(step, flat, stamp))
             with self._waiting("sync_coordination"):
                 self._control.send(
