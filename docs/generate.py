@@ -248,6 +248,7 @@ _SET: Final = "your code, by this name"
 _STEP: Final = "`otel_rl.step`"
 _PHASE: Final = "`otel_rl.phase`"
 _LINK: Final = "`lineage.link`"
+_BUFFER: Final = "`integrations.buffers.measured`"
 _NOT: Final = "-"
 _PIPE: Final = "\\|"
 
@@ -264,6 +265,12 @@ _MEASURED_BY: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "rl.iteration.duration": ("each optimizer step", "", _NOT, _STEP),
     "rl.pipeline.duration": ("the bridge, of phases", _NOT, _NOT, "the bridge, of phases"),
     "rl.policy.staleness": (_NOT, "", _NOT, _LINK),
+    "rl.replay_buffer.evictions": ("", "", "", _BUFFER),
+    "rl.replay_buffer.queue.depth": ("", "", "", _BUFFER),
+    "rl.replay_buffer.reads": ("", "", "", _BUFFER),
+    "rl.replay_buffer.retrieval.duration": ("", "", "", _BUFFER),
+    "rl.replay_buffer.size": ("", "", "", _BUFFER),
+    "rl.replay_buffer.writes": ("", "", "", _BUFFER),
     "rl.reward.sum": (_NOT, _NOT, _NOT, _SET),
     "rl.train.grad.abs_max": ("`OtelCallback(watch=True)`", _NOT, _NOT, _WATCH),
     "rl.train.grad.applied.norm": ("`OtelCallback(watch=True)`", _NOT, _NOT, _WATCH),
