@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Final
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.metrics import Meter
 from vllm.v1.metrics.loggers import (  # type: ignore[import-not-found]  # no dependency
     StatLoggerBase,
 )
@@ -84,21 +84,16 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
 
 
 class _Idle:
-    """Time in which no engine of the process has a request, until now."""
+    """Time in which no engine of the process has a request, told once one has a request again."""
 
     def __init__(self) -> None:
         self._has_work: dict[int, bool] = {}
-        self._is_reported = False
-        self._total_s = 0.0
+        self._add: Callable[[float], None] = _nothing
         self._since_s: float | None = None
 
     def report(self, meter: Meter) -> None:
-        """Report it from now on."""
-        if not self._is_reported:
-            self._is_reported = True
-            name = names.RL_WORKER_IDLE_TIME
-            spec = names.METRICS[name]
-            meter.create_observable_counter(name, [self._observed], spec.unit, spec.brief)
+        """Report it to a worker from now on."""
+        self._add = meter.create_counter(*described(names.RL_WORKER_IDLE_TIME)).add
 
     def told(self, engine: int, is_idle: bool | None) -> None:
         """Note whether an engine has requests; None if its statistics do not say."""
@@ -107,12 +102,12 @@ class _Idle:
         self._has_work[engine] = not is_idle
         now_s = monotonic()
         if self._since_s is not None:
-            self._total_s += now_s - self._since_s
+            self._add(now_s - self._since_s)
         self._since_s = None if any(self._has_work.values()) else now_s
 
-    def _observed(self, _options: CallbackOptions) -> Iterable[Observation]:
-        since_s = self._since_s
-        return [Observation(self._total_s + (0.0 if since_s is None else monotonic() - since_s))]
+
+def _nothing(_seconds: float) -> None:
+    """Stand in for a counter before there is a worker."""
 
 
 _idle: Final = _Idle()
