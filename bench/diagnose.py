@@ -50,8 +50,13 @@ VARIANTS = {
     Kind.NAN: ("@trainer/0",),
     Kind.REWARD_BUG: (":-1", ":1", ":0@reward/1", ":-1@reward/0"),
     Kind.CLOCK_SKEW: (":-20@trainer/1", ":5@reward/0", ":-300@generator/0"),
+    Kind.MEMORY_GROWTH: ("@trainer/0", ":32"),
 }
 """Unusual sizes, places and directions."""
+
+
+_TOLD_AS = {"stale_server": "wrong_weights"}
+"""Causes with another name than the fault, which is one of several with the same cause."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class Verdict:
         """Return whether the first cause is the fault; in a healthy run, whether there is none."""
         if self.case.kind == Kind.NONE:
             return not self.error and not self.is_false_alarm
-        return self.said == self.case.kind
+        return self.said == _TOLD_AS.get(self.case.kind, self.case.kind)
 
     @property
     def is_false_alarm(self) -> bool:

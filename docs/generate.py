@@ -40,10 +40,14 @@ from otel_rl.cli.main import COMMANDS, command_parser
 from otel_rl.demo.faults import Fault, Kind, affected_roles
 from otel_rl.diagnose.report_json import json_schema
 from otel_rl.errors import OtelRLError
+from otel_rl.semconv import names
+from otel_rl.semconv.aliases import dialect
 from otel_rl.setting_types import OFF, Address
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.settings import GROUPS, TABLE, GpuSettings, MfuSettings
 from otel_rl.worker.variables import Setting, settings_in
+from tools.semconv import definition
+from tools.semconv.generate import REGISTRY
 
 DOCS: Final = Path(__file__).parent
 
@@ -171,8 +175,8 @@ def commands() -> Iterator[str]:
         own = (usage for usage, line in _options(parser).items() if line not in shared)
         yield f"- `{' '.join(('otel-rl', name, *own))}`: {COMMANDS[name].summary}"
     of: dict[tuple[str, ...], list[str]] = {}
-    for line, names in shared.items():
-        of.setdefault(tuple(names), []).append(line)
+    for line, names_of in shared.items():
+        of.setdefault(tuple(names_of), []).append(line)
     for users_of, lines in sorted(of.items(), key=lambda item: -len(item[0])):
         whose = "every command" if len(users_of) == len(parsers) else ", ".join(users_of)
         yield from ("", f"Options of {whose}:", "", *lines)
@@ -239,6 +243,92 @@ def missed_goals() -> Iterator[str]:
     yield from listing(read(DOCS / "bench.json"))
 
 
+_WATCH: Final = "`otel_rl.watch`"
+_SET: Final = "your code, by this name"
+_STEP: Final = "`otel_rl.step`"
+_PHASE: Final = "`otel_rl.phase`"
+_LINK: Final = "`lineage.link`"
+_BUFFER: Final = "`integrations.buffers.measured`"
+_NOT: Final = "-"
+_PIPE: Final = "\\|"
+
+_MEASURED_BY: Final[Mapping[str, tuple[str, str, str, str]]] = {
+    "rl.episode.length": ("", "", _NOT, "`lineage.score`, " + _LINK),
+    "rl.generator.kv_cache.miss.ratio": (_NOT, _NOT, "the bridge, of queries and hits", _NOT),
+    "rl.generator.requests": (_NOT, _NOT, "stat logger", _SET),
+    "rl.generator.sampling.temperature": (
+        *(_NOT, _NOT),
+        "`gen_ai.request.temperature` of its spans",
+        _SET,
+    ),
+    "rl.generator.sampling.top_p": (_NOT, _NOT, "`gen_ai.request.top_p` of its spans", _SET),
+    "rl.iteration.duration": ("each optimizer step", "", _NOT, _STEP),
+    "rl.pipeline.duration": ("the bridge, of phases", _NOT, _NOT, "the bridge, of phases"),
+    "rl.policy.staleness": (_NOT, "", _NOT, _LINK),
+    "rl.replay_buffer.evictions": ("", "", "", _BUFFER),
+    "rl.replay_buffer.queue.depth": ("", "", "", _BUFFER),
+    "rl.replay_buffer.reads": ("", "", "", _BUFFER),
+    "rl.replay_buffer.retrieval.duration": ("", "", "", _BUFFER),
+    "rl.replay_buffer.size": ("", "", "", _BUFFER),
+    "rl.replay_buffer.writes": ("", "", "", _BUFFER),
+    "rl.reward.sum": (_NOT, _NOT, _NOT, _SET),
+    "rl.train.grad.abs_max": ("`OtelCallback(watch=True)`", _NOT, _NOT, _WATCH),
+    "rl.train.grad.applied.norm": ("`OtelCallback(watch=True)`", _NOT, _NOT, _WATCH),
+    "rl.train.grad.mean_square": ("`OtelCallback(watch=True)`", _NOT, _NOT, _WATCH),
+    "rl.train.mfu": (_NOT, "", _NOT, "`init(mfu=...)`"),
+    "rl.train.update.norm": ("`OtelCallback(watch=True)`", _NOT, _NOT, _WATCH),
+    "rl.generator.kv_cache.limit": (_NOT, _NOT, "stat logger", _SET),
+    "rl.phase: batch_create": ("phase of `_prepare_inputs`", "", _NOT, _PHASE),
+    "rl.phase: model_load": (_NOT, _NOT, _NOT, _PHASE),
+    "rl.phase: weight_pull": (_NOT, _NOT, _NOT, _PHASE),
+    "rl.phase: weight_push": (_NOT, _NOT, _NOT, _PHASE),
+    "rl.phase: weight_sync": ("phase of `sync_weights`", "", _NOT, _PHASE),
+}
+"""What measures a metric in TRL, verl, vLLM and a plain loop; empty where the dialect tells it."""
+
+
+def required_metrics() -> Iterator[str]:
+    """Every metric that the field asks for, with what measures it."""
+    yield "| asked for | metric | TRL | verl | vLLM | a plain loop |"
+    yield "|---|---|---|---|---|---|"
+    registry = definition.read(REGISTRY)
+    rows = [(item, metric.name) for metric in registry.metrics for item in metric.answers]
+    for attribute in registry.attributes:
+        if attribute.key == names.RL_PHASE:
+            rows += [
+                (item, f"rl.phase: {member.value}")
+                for member in attribute.members
+                for item in member.answers
+            ]
+    for item, name in sorted(rows):
+        told = _MEASURED_BY.get(name, ("", "", "", ""))
+        logged = [_logged_as(program, name) for program in ("trl", "verl")]
+        of_engine = _NOT if _logged_as("vllm", name) == _NOT else "stat logger"
+        cells = [*logged, of_engine, _SET]
+        if item == "generator: idle time":
+            told = ("", "", "stat logger: no request in an engine", "")
+        shown = [own or found for own, found in zip(told, cells, strict=True)]
+        yield f"| {item.replace('|', _PIPE)} | `{name}` | {' | '.join(shown)} |"
+
+
+def _logged_as(program: str, name: str) -> str:
+    """Return what a framework calls a metric, or a phase, which its adapter records."""
+    metric, _, phase = name.partition(": ")
+    wanted = {names.RL_PHASE: phase} if phase else {}
+    found: list[str] = []
+    for rule in dialect(program).rules:
+        group = re.search(r"\(\?P<(\w+)>([\w|]+)\)", rule.match)
+        of_phase = {key: text for key, text in rule.attributes.items() if key == names.RL_PHASE}
+        if of_phase != wanted and metric in {"rl.phase", "rl.phase.duration"}:
+            continue
+        for value in group[2].split("|") if group else [""]:
+            own = rule.match.replace(group[0], value) if group else rule.match
+            named = rule.name.format(**{group[1]: value}) if group else rule.name
+            if named == ("rl.phase.duration" if phase else metric):
+                found.append(own.replace("|", _PIPE))
+    return ", ".join(f"`{one}`" for one in found) or _NOT
+
+
 TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "settings": settings,
     "worker arguments": worker_arguments,
@@ -254,6 +344,7 @@ TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "exceptions": exceptions,
     "faults": faults,
     "missed goals": missed_goals,
+    "required metrics": required_metrics,
 }
 """Tables by the name in a page's mark."""
 

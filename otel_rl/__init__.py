@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from otel_rl.worker.api.log import mlogger as mlogger
     from otel_rl.worker.api.phases import phase as phase
     from otel_rl.worker.api.phases import step as step
+    from otel_rl.worker.api.watch import watch as watch
     from otel_rl.worker.session import flush as flush
     from otel_rl.worker.session import init as init
 
@@ -37,9 +38,10 @@ __all__ = [
     "log_samples",
     "phase",
     "step",
+    "watch",
 ]
 
-_APART = {"__version__", "lineage"}
+_APART = {"__version__", "lineage", "watch"}
 """Each is loaded when it is asked for: most workers have no use for them, and they take 2 MB."""
 
 _HOME = {
@@ -54,6 +56,7 @@ _HOME = {
     "mlogger": "otel_rl.worker.api.log",
     "phase": "otel_rl.worker.api.phases",
     "step": "otel_rl.worker.api.phases",
+    "watch": "otel_rl.worker.api.watch",
 }
 
 

@@ -10,6 +10,7 @@ an instruction of the orchestrator there is none.
 
 import gc
 import re
+import resource
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
+import psutil
 from pydantic import BaseModel, ConfigDict
 
 from otel_rl.demo import clock
@@ -55,6 +57,8 @@ class Kind(StrEnum):
     NAN = "nan"
     REWARD_BUG = "reward_bug"
     CLOCK_SKEW = "clock_skew"
+    MEMORY_GROWTH = "memory_growth"
+    STALE_SERVER = "stale_server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,18 @@ _SPECS = {
         one=True,
         least=None,
         from_start=True,
+    ),
+    Kind.MEMORY_GROWTH: _Spec(
+        "one rank keeps {size} MiB more in each step, and would have no more soon after the run",
+        16,
+        ("trainer",),
+        one=True,
+    ),
+    Kind.STALE_SERVER: _Spec(
+        "one process keeps its weights, and says that it has loaded new ones",
+        1,
+        ("generator",),
+        one=True,
     ),
 }
 
@@ -277,6 +293,8 @@ def affected_roles(kind: Kind) -> str:
     return f"{many} {first}" + (f" (or {', '.join(others)})" if others else "")
 
 
+_SPARE = 1.15  # times the memory that a process keeps until the end of the run
+
 HEAP_OBJECTS = 1_000_000  # tracked by the collector; one pass over them takes some 30 ms
 
 
@@ -287,6 +305,7 @@ class FaultInjection:
         # Written by one thread; a dict lookup is atomic.
         self._sizes: dict[Kind, float] = {}
         self._begun: set[Kind] = set()
+        self._kept: list[bytes] = []
 
     def begin(self, faults: Mapping[Kind, float]) -> None:
         """Start these faults with these sizes, unless already active."""
@@ -328,6 +347,19 @@ class FaultInjection:
         size = self.size(kind)
         if size is not None:
             time.sleep(size)
+
+    def keep_memory(self, steps_left: int) -> None:
+        """Keep more memory than before, of a little more than the rest of the run takes."""
+        size = self.size(Kind.MEMORY_GROWTH)
+        if size is None:
+            return
+        n_bytes = int(size * (1 << 20))
+        if not self._kept:
+            # Address space that is in no use yet counts for the limit, too.
+            most = psutil.Process().memory_info().data + int(_SPARE * steps_left * n_bytes)
+            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+        self._kept.append(b"\1" * n_bytes)
 
     def message_travels(self) -> None:
         """Delay a message to another process, or its answer."""

@@ -21,7 +21,6 @@ from otel_rl.demo.messages import Request
 __all__ = ["GeneratorMetrics", "observe_process"]
 
 _PROC = Path("/proc")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 Observed = Iterable[Observation]
 
@@ -40,7 +39,7 @@ class _Utilization:
 
 
 def observe_process() -> None:
-    """Report CPU, memory and threads of this process from now on."""
+    """Report CPU and threads of this process from now on."""
     if not _PROC.is_dir():
         return
     meter = metrics.get_meter("otel_rl.demo.generator_metrics")
@@ -58,16 +57,11 @@ def observe_process() -> None:
         if share is not None:
             yield Observation(share)
 
-    def memory(_: CallbackOptions) -> Observed:
-        resident_pages = (_PROC / "self/statm").read_text().split()[1]
-        yield Observation(int(resident_pages) * _PAGE_BYTES)
-
     def threads(_: CallbackOptions) -> Observed:
         yield Observation(threading.active_count())
 
     meter.create_observable_counter("process.cpu.time", [cpu_time], "s")
     meter.create_observable_gauge("process.cpu.utilization", [cpu_utilization], "1")
-    meter.create_observable_up_down_counter("process.memory.usage", [memory], "By")
     meter.create_observable_up_down_counter("process.thread.count", [threads], "{thread}")
 
 
@@ -95,6 +89,7 @@ class GeneratorMetrics:
         self.sample_duration = histogram("rl.sample.duration", "s")
         self.policy_version = gauge("rl.policy.version", "{version}")
         self.policy_updates = counter("rl.policy.updates", "{update}")
+        self.weights_checked = counter("rl.policy.weights.checked", "{check}")
 
         self._temperature = histogram("rl.generator.sampling.temperature", "1")
         self._top_p = histogram("rl.generator.sampling.top_p", "1")

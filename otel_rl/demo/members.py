@@ -106,6 +106,7 @@ class Members:
             "OTEL_RL_INDEX": str(index),
             "OTEL_RL_COUNT": str(count),
         }
+        environment.setdefault("OTEL_RL_HOST_INTERVAL", "1000")  # the run is short
         module = f"otel_rl.demo.processes.{role}"
         program = ["-m", module]
         if self._faults.has_own_clock((role, index)):

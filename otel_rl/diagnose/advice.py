@@ -23,6 +23,8 @@ _NEXT: Final[Mapping[Kind, str]] = {
     Kind.STARVATION: "rates of those who make samples, and what they wait for",
     Kind.EVICTION: "the buffer's size and age limit against the rate of samples",
     Kind.STALE_POLICY: "when {who} loads weights, and whether its last load failed",
+    Kind.WRONG_WEIGHTS: "how {who} loads weights: the answer of the load, names and shards of "
+    "parameters, a copy that is made before the load",
     Kind.STALENESS_GROWTH: "samples made and used per step, and the length of the queue",
     Kind.CRASH: "the last console lines of {who}, and its host's kernel log for the OOM killer",
     Kind.CRASH_LOOP: "the first error of {who}; later ones may follow from it",
@@ -31,6 +33,9 @@ _NEXT: Final[Mapping[Kind, str]] = {
     Kind.NETWORK_DELAY: "the network between callers and {who}: retransmissions, proxies, DNS",
     Kind.SLOW_LINK: "errors and speed of links (ibstat, nvidia-smi nvlink), and NCCL_IB_HCA",
     Kind.HOST_PRESSURE: "other programs and virtual machines on that host, and its limits",
+    Kind.MEMORY_GROWTH: "what {who} keeps from step to step: tensors with their graph, lists of "
+    "samples, caches without a bound, what is left after an engine's sleep; a checkpoint and a "
+    "restart before that step",
     Kind.THROTTLED: "temperature, fans and power limit of the devices of {who}",
     Kind.STALL: "the stack of {who}, and who else is in the same collective",
     Kind.CLOCK_SKEW: "time synchronisation (chrony, NTP) of the host of {who}",

@@ -30,12 +30,14 @@ from otel_rl.diagnose.detectors.frozen_workers import frozen_workers
 from otel_rl.diagnose.detectors.host_pressure import host_pressure
 from otel_rl.diagnose.detectors.idle_workers import idle_workers
 from otel_rl.diagnose.detectors.logprob_mismatch import logprob_mismatch
+from otel_rl.diagnose.detectors.memory_growth import memory_growth
 from otel_rl.diagnose.detectors.reward_hacking import reward_hacking
 from otel_rl.diagnose.detectors.slow_links import slow_links
 from otel_rl.diagnose.detectors.slow_tools import slow_tools
 from otel_rl.diagnose.detectors.stage_imbalance import stage_imbalance
 from otel_rl.diagnose.detectors.uneven_work import uneven_work
 from otel_rl.diagnose.detectors.workload import Workload, changes, slower_by_fewer_workers
+from otel_rl.diagnose.detectors.wrong_weights import wrong_weights
 from otel_rl.diagnose.endings import in_order_of_time, stalls_before_the_end
 from otel_rl.diagnose.explain import is_near, unexplained
 from otel_rl.diagnose.history.delays import is_late
@@ -80,6 +82,7 @@ DETECTORS: Sequence[Callable[[RunHistory], Iterable[Cause]]] = (
     processes.preemptions,
     processes.throttling,
     host_pressure,
+    memory_growth,
     slow_links,
     slow_phases.slow_work,
     always_slower,
@@ -92,6 +95,7 @@ DETECTORS: Sequence[Callable[[RunHistory], Iterable[Cause]]] = (
     slow_tools,
     flaky_calls,
     slow_messages.slow_messages,
+    wrong_weights,
     stale_policy.stale_policy,
     dataflow.evictions,
     old_samples.staleness,

@@ -50,6 +50,7 @@ class Kind(StrEnum):
     STARVATION = "starvation"
     EVICTION = "eviction"
     STALE_POLICY = "stale_policy"
+    WRONG_WEIGHTS = "wrong_weights"
     STALENESS_GROWTH = "staleness_growth"
     CRASH = "crash"
     CRASH_LOOP = "crash_loop"
@@ -59,6 +60,7 @@ class Kind(StrEnum):
     SLOW_LINK = "slow_link"
     THROTTLED = "throttled"
     HOST_PRESSURE = "host_pressure"
+    MEMORY_GROWTH = "memory_growth"
     STALL = "stall"
     CLOCK_SKEW = "clock_skew"
     NAN = "nan"
@@ -92,9 +94,10 @@ _WEIGHTS: Final[Mapping[Kind, float]] = {
     kind: weight
     for weight, kinds in (
         (0.99, {Kind.CRASH, Kind.NAN}),
-        (0.95, {Kind.CRASH_LOOP, Kind.STALL}),
+        (0.95, {Kind.CRASH_LOOP, Kind.STALL, Kind.WRONG_WEIGHTS}),
         (0.85, {Kind.GC_PAUSES, Kind.KV_THRASH, Kind.REWARD_BUG, Kind.THROTTLED, Kind.UNEVEN_WORK}),
         (0.8, {Kind.HOST_PRESSURE, Kind.NETWORK_DELAY, Kind.SLOW_LINK, Kind.STALE_POLICY}),
+        (0.75, {Kind.MEMORY_GROWTH}),
         (0.7, {Kind.CLOCK_SKEW, Kind.EVICTION, Kind.LOGPROB_MISMATCH, Kind.REWARD_HACKING}),
         (0.6, {Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH, Kind.STARVATION}),
         (0.45, SLOW),

@@ -25,11 +25,13 @@ _AT_ONCE: Final = frozenset(
         Kind.ENTROPY_COLLAPSE,
         Kind.KL_GROWTH,
         Kind.LOGPROB_MISMATCH,
+        Kind.MEMORY_GROWTH,
         Kind.NAN,
         Kind.REWARD_BUG,
         Kind.REWARD_DROP,
         Kind.REWARD_HACKING,
         Kind.STALL,
+        Kind.WRONG_WEIGHTS,
     }
 )
 

@@ -70,11 +70,20 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         experiment: Default ``OTEL_RL_EXPERIMENT``, else ``args.run_name``.
         trial: One run of it; default ``OTEL_RL_TRIAL``.
         role: Default ``OTEL_RL_ROLE``, else ``trainer``.
+        watch: Whether to measure gradients and updates by group of parameters, see
+            ``otel_rl.watch``. TRL has clipped the gradient by then, and logs its norm before.
     """
 
     def __init__(
-        self, experiment: str | None = None, trial: str | None = None, role: str | None = None
+        self,
+        experiment: str | None = None,
+        trial: str | None = None,
+        role: str | None = None,
+        *,
+        watch: bool = False,
     ) -> None:
+        self._watches = watch
+        self._watched: Any = None
         self._given = WorkerNames(experiment, trial, role)
         self._recorder = Recorder("trl")
         self._steps = Steps()
@@ -102,6 +111,10 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         with guard:
             self._steps.begin_training()
             _follow_trl()
+        if self._watches:
+            if self._watched is not None:  # a second training makes another optimizer
+                self._watched.close()
+            self._watched = otel_rl.watch(_named["model"], _named["optimizer"])
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
         """Begin the step that ``global_step`` counts at its end."""

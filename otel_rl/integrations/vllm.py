@@ -5,6 +5,7 @@ Where neither the environment nor ``otel_rl.init`` names an experiment, it recor
 """
 
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Final
 
 from opentelemetry.metrics import Meter
@@ -45,7 +46,7 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
     """
 
     def __init__(self, vllm_config: object, engine_index: int = 0) -> None:
-        del vllm_config, engine_index
+        self._config, self._engine = vllm_config, engine_index
         self._statistics: _Statistics | None = None
         if not is_named():
             return
@@ -53,6 +54,8 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
             start(WorkerNames(role="generator"))
             meter = meter_of("vllm")
             self._statistics = None if meter is None else _Statistics(meter)
+            if meter is not None:
+                _idle.report(meter)
         except ConfigError as error:  # vLLM serves on
             guard.warn("bad_environment", f"vLLM's statistics are not recorded: {error}")
 
@@ -67,10 +70,47 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
         if self._statistics is not None:
             with guard:
                 self._statistics.scheduled(scheduler_stats)
+                _idle.told(self._engine, self._statistics.is_idle)
                 self._statistics.iterated(iteration_stats)
 
     def log_engine_initialized(self) -> None:
-        """Do nothing."""
+        """Record the capacity of the KV cache, which vLLM has measured by now. Never raises."""
+        if self._statistics is not None:
+            with guard:
+                cache = getattr(self._config, "cache_config", None)
+                blocks, size = _number(cache, "num_gpu_blocks"), _number(cache, "block_size")
+                if blocks and size:
+                    self._statistics.limit(blocks * size)
+
+
+class _Idle:
+    """Time in which no engine of the process has a request, told once one has a request again."""
+
+    def __init__(self) -> None:
+        self._has_work: dict[int, bool] = {}
+        self._add: Callable[[float], None] = _nothing
+        self._since_s: float | None = None
+
+    def report(self, meter: Meter) -> None:
+        """Report it to a worker from now on."""
+        self._add = meter.create_counter(*described(names.RL_WORKER_IDLE_TIME)).add
+
+    def told(self, engine: int, is_idle: bool | None) -> None:
+        """Note whether an engine has requests; None if its statistics do not say."""
+        if is_idle is None:
+            return
+        self._has_work[engine] = not is_idle
+        now_s = monotonic()
+        if self._since_s is not None:
+            self._add(now_s - self._since_s)
+        self._since_s = None if any(self._has_work.values()) else now_s
+
+
+def _nothing(_seconds: float) -> None:
+    """Stand in for a counter before there is a worker."""
+
+
+_idle: Final = _Idle()
 
 
 class _Statistics:
@@ -84,6 +124,10 @@ class _Statistics:
         self._waiting = _level(
             meter.create_up_down_counter(*described(names.RL_GENERATOR_QUEUE_DEPTH)).add
         )
+        self.limit = _level(
+            meter.create_up_down_counter(*described(names.RL_GENERATOR_KV_CACHE_LIMIT)).add
+        )
+        self.is_idle: bool | None = None  # whether the engine has no request
         self._queries = meter.create_counter(*described(names.RL_GENERATOR_KV_CACHE_QUERIES))
         self._hits = meter.create_counter(*described(names.RL_GENERATOR_KV_CACHE_HITS))
         self._requests = meter.create_counter(*described(names.RL_GENERATOR_REQUESTS))
@@ -101,10 +145,12 @@ class _Statistics:
         usage = _number(stats, "kv_cache_usage")
         if usage is not None:
             self._utilization.set(usage)
-        self._running(_number(stats, "num_running_reqs"))
+        running = _number(stats, "num_running_reqs")
+        self._running(running)
         waiting = _number(stats, "num_waiting_reqs")
         if waiting is not None:  # since vLLM 0.33 skipped ones are counted separately
             self._waiting(waiting + (_number(stats, "num_skipped_waiting_reqs") or 0))
+        self.is_idle = None if running is None or waiting is None else not running + waiting
         cache = getattr(stats, "prefix_cache_stats", None)
         queries = _number(cache, "queries")
         if queries:

@@ -111,6 +111,7 @@ RL_ITERATION_DURATION: Final = "rl.iteration.duration"
 RL_LOOP_ITERATION: Final = "rl.loop.iteration"
 RL_LOSS_TYPE: Final = "rl.loss.type"
 RL_OUTCOME: Final = "rl.outcome"
+RL_PARAMETER_GROUP: Final = "rl.parameter.group"
 RL_PHASE: Final = "rl.phase"
 RL_PHASE_CLASS: Final = "rl.phase_class"
 RL_PHASE_DURATION: Final = "rl.phase.duration"
@@ -127,6 +128,8 @@ RL_POLICY_KL_UPDATE: Final = "rl.policy.kl.update"
 RL_POLICY_STALENESS: Final = "rl.policy.staleness"
 RL_POLICY_UPDATES: Final = "rl.policy.updates"
 RL_POLICY_VERSION: Final = "rl.policy.version"
+RL_POLICY_WEIGHTS_CHECKED: Final = "rl.policy.weights.checked"
+RL_PROCESS_MEMORY_LIMIT: Final = "rl.process.memory.limit"
 RL_REASON: Final = "rl.reason"
 RL_REDUCE: Final = "rl.reduce"
 RL_REPLAY_BUFFER_EVICTIONS: Final = "rl.replay_buffer.evictions"
@@ -172,6 +175,7 @@ RL_STALENESS_PART: Final = "rl.staleness.part"
 RL_STATISTIC: Final = "rl.statistic"
 RL_TRACKER_WANDB_RUN_PATH: Final = "rl.tracker.wandb.run_path"
 RL_TRAIN_GRAD_ABS_MAX: Final = "rl.train.grad.abs_max"
+RL_TRAIN_GRAD_APPLIED_NORM: Final = "rl.train.grad.applied.norm"
 RL_TRAIN_GRAD_MEAN_SQUARE: Final = "rl.train.grad.mean_square"
 RL_TRAIN_GRAD_NONFINITE: Final = "rl.train.grad.nonfinite"
 RL_TRAIN_GRAD_NORM: Final = "rl.train.grad.norm"
@@ -182,6 +186,7 @@ RL_TRAIN_STEPS: Final = "rl.train.steps"
 RL_TRAIN_TOKENS: Final = "rl.train.tokens"
 RL_TRAIN_UPDATE_NORM: Final = "rl.train.update.norm"
 RL_TRIAL_NAME: Final = "rl.trial.name"
+RL_WEIGHTS_STATE: Final = "rl.weights.state"
 RL_WORKER_CONSOLE: Final = "rl.worker.console"
 RL_WORKER_COUNT: Final = "rl.worker.count"
 RL_WORKER_DIFF: Final = "rl.worker.diff"
@@ -363,6 +368,15 @@ class RlStalenessPartValues(StrEnum):
 
     IN_FLIGHT = "in_flight"
     IN_QUEUE = "in_queue"
+
+
+class RlWeightsStateValues(StrEnum):
+    """Known values of ``rl.weights.state``; others are allowed."""
+
+    EQUAL = "equal"
+    STALE = "stale"
+    DIFFERENT = "different"
+    UNSIGNED = "unsigned"
 
 
 class RlWorkerRoleValues(StrEnum):

@@ -42,6 +42,7 @@ from otel_rl.worker.settings import (
     Settings,
 )
 from otel_rl.worker.system.host import HostRecorder
+from otel_rl.worker.system.process import ProcessMemory
 from otel_rl.worker.system.sampler import GpuSampler
 from otel_rl.worker.tracing.sampler import StepSampler
 from otel_rl.worker.tracing.spans import CountedSpans, made_tracer_provider
@@ -75,6 +76,7 @@ class Providers:
         self.gc_time = GcTime(meter)
         self.gpus = GpuSampler(meter, GUARD)
         self.host = HostRecorder(meter, GUARD)
+        self.memory = ProcessMemory(meter, GUARD)
         self.events = EventQueue(resource, GUARD)
         self.console = Console(GUARD)
         self.spans = CountedSpans(resource, settings.span_capacity, settings.span_interval_s)
@@ -100,6 +102,7 @@ class Providers:
         self.meter.restart(resource, keep_buffer=keep_buffer)
         self.gpus.count_anew()
         self.host.forget()
+        self.memory.forget()
         self.sampler.run_id = _run_of(resource)
         self.spans.bind(resource)
         self.events.bind(resource)
@@ -417,6 +420,7 @@ class Session:
             self.providers.gpus.start(self.settings.gpu, self.identity.role)
             host = str(self.providers.meter.resource.attributes["host.name"])
             self.providers.host.start(self.settings.host, host, self.identity.run_id)
+            self.providers.memory.start(self.settings.host)
         detail = self.settings.provenance
         if self.settings.logs.enabled and detail is not ProvenanceDetail.OFF:
             with_code = detail is ProvenanceDetail.FULL and not self.identity.index
@@ -427,6 +431,7 @@ class Session:
         self.providers.gc_time.stop()
         self.providers.gpus.stop()
         self.providers.host.forget()
+        self.providers.memory.forget()
         self._provenance.stop()
 
     def _close(self) -> None:

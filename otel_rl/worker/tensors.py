@@ -23,6 +23,7 @@ __all__ = [
     "NotANumber",
     "as_step",
     "hold",
+    "hold_each",
     "is_cuda_in_use",
     "keep_for_ever",
     "leave_captures_alone",
@@ -97,6 +98,24 @@ class _OnDevice(Deferred):
         return self._tensor
 
 
+class _Element(Deferred):
+    """One element of a vector on its way to the host."""
+
+    __slots__ = ("_place", "_vector")
+
+    def __init__(self, vector: Deferred, place: int) -> None:
+        self._vector = vector
+        self._place = place
+
+    @property
+    def is_ready(self) -> bool:
+        return self._vector.is_ready
+
+    def read(self) -> object:
+        vector: Any = self._vector.read()
+        return vector[self._place]
+
+
 class _Dispatched(Deferred):
     """Array of JAX, which its device computes in the background."""
 
@@ -127,6 +146,16 @@ def hold(value: object) -> object:
         return _copy(value)
     except Exception:  # noqa: BLE001  # a broken value counts as not a number
         return NotANumber(value)
+
+
+def hold_each(vector: Any, count: int) -> Sequence[object]:
+    """Return ``hold`` of each of ``count`` elements of a torch vector, by one copy of it."""
+    held: Any = _copy_of_tensor(vector, vector.detach())
+    if isinstance(held, NotANumber):
+        return [held] * count
+    if isinstance(held, Deferred):
+        return [_Element(held, place) for place in range(count)]
+    return [*held.unbind()]
 
 
 def _copy(value: object) -> object:

@@ -100,6 +100,8 @@ def test_a_served_engine_has_all_its_requests_in_the_run(vllm: Runner) -> None:
         "sampling/max_tokens": TOKENS,
     }
     assert {name: last(rows, f"generator/{name}") for name in exact} == exact
+    assert last(rows, "generator/kv_cache/limit") > 0
+    assert any(row.values.get("generator/worker/idle/time/rate", 0) > 0 for row in rows)
     counted = ("gen_ai/server/request/duration", "queue/duration")
     for name in counted:
         counts = [row.values.get(f"generator/{name}/count", 0) for row in rows]

@@ -18,6 +18,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_rl.demo.decoding import DecodeBatch, Job, KvCache
+from otel_rl.demo.digest import digest
 from otel_rl.demo.faults import Kind
 from otel_rl.demo.generator_metrics import GeneratorMetrics, observe_process
 from otel_rl.demo.messages import (
@@ -86,6 +87,7 @@ class Generator:
         metrics.policy_version.set(self._version)
         self._faults = control.faults
         self._served = 0
+        self._sent = {digest(self._policy.to_bytes())}
         self._weight_store = Remote(control.address("weight_store"))
         travel = self._faults.message_travels
         self._reward_workers = itertools.cycle(
@@ -129,11 +131,20 @@ class Generator:
             skipped = int(self._faults.size(Kind.STALE_POLICY) or 1) - 1
             newer = self._weight_store.call(NewerThan(self._version + skipped))
         if isinstance(newer, Weights):
-            self._policy = Parameters.from_bytes(self._shape, newer.flat)
+            if self._faults.size(Kind.STALE_SERVER) is None:
+                self._policy = Parameters.from_bytes(self._shape, newer.flat)
+            self._check_weights(newer.stamp)
             self._version = newer.version
             self._metrics.policy_updates.add(1)
             self._metrics.policy_version.set(newer.version)
             self._pulled = self._close_pull(newer, begun_ns)
+
+    def _check_weights(self, stamp: str) -> None:
+        """Compare the weights that are served with what the trainer has signed."""
+        sent, found = stamp.partition(";d=")[2], digest(self._policy.to_bytes())
+        state = "equal" if found == sent else "stale" if found in self._sent else "different"
+        self._sent.add(sent)
+        self._metrics.weights_checked.add(1, {"rl.weights.state": state})
 
     def _close_pull(self, weights: Weights, begun_ns: int) -> SpanContext:
         """Record a span of the weight pull, linked to the trainer's push."""

@@ -73,6 +73,7 @@ class Trainer:
             batch = self._stage(groups)
             figures = self._train(step, groups, batch)
             going_on = self._hand_over(step, figures)
+            self._control.faults.keep_memory(max(1, self._control.start.settings.steps - step))
             flops_per_s = self._learner.flops(batch) / (time.perf_counter() - begun_s)
             # Within the step, so that the cost of reporting is visible, as unaccounted.
             self._metrics.step(step, figures, mfu=flops_per_s / self._peak_flops_per_s)
@@ -147,7 +148,8 @@ class Trainer:
             with otel_rl.phase("weight_sync"):
                 flat = self._learner.policy.to_bytes()
                 with otel_rl.phase("weight_push"):
-                    stamp = lineage.stamp(policy_version=step)
+                    weights = np.frombuffer(flat, np.float32)
+                    stamp = lineage.signed(lineage.stamp(policy_version=step), [weights])
                     self._weight_store.call(Weights(step, flat, stamp))
             with self._waiting("sync_coordination"):
                 self._control.send(

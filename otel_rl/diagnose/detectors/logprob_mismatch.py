@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject, rows_about
 from otel_rl.diagnose.detectors.workload import follows_a_change
+from otel_rl.diagnose.detectors.wrong_weights import proved_equal
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, begun, level
@@ -99,7 +100,7 @@ def logprob_mismatch(history: RunHistory) -> Iterator[Cause]:
     yield Cause(
         Kind.LOGPROB_MISMATCH,
         f"inference and training disagree about the same tokens{_who(worker)}"
-        f"{_since(gap)}: {of.what} {_times(gap)}, {key}",
+        f"{_since(gap)}: {of.what} {_times(gap)}, {key}; {_why(history)}",
         role=key.partition("/")[0],
         worker=worker,
         since=gap.since,
@@ -116,6 +117,22 @@ def _who(worker: str | None) -> str:
 
 def _since(gap: _Gap) -> str:
     return " in all steps" if gap.since is None else f" since step {gap.since}"
+
+
+def _why(history: RunHistory) -> str:
+    """Return whether the engines or their weights differ, as far as that is measured."""
+    proved = proved_equal(history)
+    if proved is None:
+        return "whether weights or engines differ nobody can tell without lineage.verify"
+    if not proved:
+        return "the loaded weights are not those that were sent"
+    ages = [track.values[-1] for _, track in rows_about(history, Subject.STALENESS) if track.values]
+    if ages and max(ages) >= 1:
+        return (
+            "the loaded weights are those that were sent, and samples are "
+            f"{max(ages):.3g} versions old: staleness, or the engines differ"
+        )
+    return "the loaded weights are those that were sent, so the engines differ"
 
 
 def _times(gap: _Gap) -> str:

@@ -32,17 +32,21 @@ from otel_rl.semconv import names
 from otel_rl.semconv.spec import described
 from otel_rl.version import __version__
 from otel_rl.worker import served_policy, session
+from otel_rl.worker.api.weights import digest, signed, verify
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import NotANumber, as_step, hold, number
 
 __all__ = [
+    "digest",
     "inject",
     "link",
     "link_weights",
     "read",
     "score",
+    "signed",
     "stamp",
+    "verify",
 ]
 
 _KEY: Final = "otel_rl"

@@ -32,6 +32,7 @@ UNUSED = [
     "multiprocessing",
     "otel_rl.records",
     "otel_rl.worker.api.lineage",
+    "otel_rl.worker.api.watch",
     "pynvml",
 ]
 """Needed by some workers only, and loaded by them."""
@@ -79,11 +80,12 @@ def test_a_worker_exports_metrics_events_and_spans_without_what_others_need(sink
     assert sink.logs
 
 
-def test_the_public_names_are_these_nine() -> None:
-    names = "finish flush init lineage log log_config log_samples phase step"
+def test_the_public_names_are_these_ten() -> None:
+    names = "finish flush init lineage log log_config log_samples phase step watch"
     assert otel_rl.__all__ == names.split()
     assert all(hasattr(otel_rl, name) for name in otel_rl.__all__)
-    assert otel_rl.lineage.__all__ == ["inject", "link", "link_weights", "read", "score", "stamp"]
+    of_lineage = "digest inject link link_weights read score signed stamp verify"
+    assert otel_rl.lineage.__all__ == of_lineage.split()
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
