@@ -133,6 +133,8 @@ def batch_figures(
 
     A sample that is masked, filtered or dropped has no gradient, and no vote in its group. One that
     failed and has a reward has both. A group of one has no advantage to speak of, and is no group.
+    A group is all right if its rewards are the best of the batch, and above 0: with partial credit
+    a group of equal answers may be neither solved nor hopeless, and counts as wrong.
 
     Args:
         samples: Group, reward and outcome of each; None for what is unknown.
@@ -151,7 +153,8 @@ def batch_figures(
     if not whole:
         return
     equal = [rewards for rewards in whole if max(rewards) - min(rewards) <= _ALIKE]
-    right = sum(rewards[0] > 0 for rewards in equal)
+    best = max(map(max, whole))
+    right = sum(rewards[0] > 0 and rewards[0] >= best - _ALIKE for rewards in equal)
     yield names.RL_GROUP_NO_SIGNAL, len(equal) / len(whole)
     yield names.RL_GROUP_ALL_RIGHT, right / len(whole)
     yield names.RL_GROUP_ALL_WRONG, (len(equal) - right) / len(whole)

@@ -150,7 +150,7 @@ def score(
     environment: str | None = None,
     group: object = None,
     components: Mapping[str, object] | None = None,
-    tokens: Sequence[object] | None = None,
+    tokens: object = None,
 ) -> _Item:
     """Tell what became of a sample, and add it to the sample's stamp. Never raises.
 
@@ -170,8 +170,8 @@ def score(
         group: What names the samples of one prompt, which are compared with each other: an id or a
             number. ``link`` then tells how many groups have no signal.
         components: Parts of the reward by name.
-        tokens: Ids of what was generated, for its length and for how much of it repeats. Those on a
-            device are waited for.
+        tokens: Ids of what was generated, a sequence or an array, for its length and for how much
+            of it repeats. Those on a device are waited for.
 
     Returns:
         The item; of a text the longer text.
@@ -219,8 +219,9 @@ def _group(given: object) -> str:
     return blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
 
 
-def _ids(tokens: Sequence[object] | None) -> Sequence[object] | None:
-    return cast("Sequence[object]", tokens.tolist()) if hasattr(tokens, "tolist") else tokens
+def _ids(tokens: object) -> Sequence[object] | None:
+    ids = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    return ids if isinstance(ids, Sequence) else None
 
 
 def _ended(
