@@ -46,7 +46,7 @@ _NEXT: Final[Mapping[Kind, str]] = {
     Kind.POISONED_REWARDS: "the failed rollouts of {who}: mask them, or make them again, before "
     "advantages are computed",
     Kind.DEAD_GROUPS: "prompts of another difficulty, more samples for each, and whether "
-    "rewards of {who} tell answers apart",
+    "the reward tells answers apart",
 }
 
 

@@ -43,7 +43,7 @@ _SHARE: Final = 1.0
 
 _OUTCOMES: Final = "sample/outcomes/"
 _WORDS: Final = frozenset(one.value for one in Outcome)
-_OF_COUNTER: Final = ("per_step", "rate", "total", "count")
+_OF_COUNTER: Final = frozenset({"per_step", "rate"})
 
 
 class _Onset(NamedTuple):
@@ -69,7 +69,7 @@ def poisoned_rewards(history: RunHistory) -> Iterator[Cause]:
     told = [
         (found, key)
         for key, track in rows_about(history, Subject.POISONED)
-        if (found := _onset(track)) is not None
+        if (found := _onset(_by_workers(history, key, track))) is not None
     ]
     if told:
         found, key = max(told, key=lambda one: one[0].after)
@@ -141,19 +141,32 @@ def _worst(history: RunHistory, found: _Onset) -> tuple[str, str, str] | None:
     for key, track in history.rows.items():
         place = key.find(_OUTCOMES)
         parts = key[place + len(_OUTCOMES) :].split("/") if place >= 0 else []
-        if not parts or parts[-1] not in _OF_COUNTER[:1]:
-            continue
         at = next((n for n, part in enumerate(parts) if part in _WORDS), None)
-        if at is None or parts[at] not in FAILED:
+        if at is None or parts[at] not in FAILED or parts[-1] in _OF_COUNTER:
             continue
-        of = "/".join(parts[:at]), parts[at], "/".join(parts[at + 1 : -1])
-        failed[of] += sum(
-            value
-            for step, value in zip(track.steps, track.values, strict=True)
-            if step >= found.since and (found.until is None or step <= found.until)
-            if isfinite(value)
-        )
+        of = "/".join(parts[:at]), parts[at], "/".join(parts[at + 1 :])
+        totals = [*_pairs(track.finite())]
+        before = [value for step, value in totals if step < found.since]
+        until = [value for step, value in totals if found.until is None or step <= found.until]
+        failed[of] += max(until, default=0.0) - max(before, default=0.0)
     return max(failed, key=lambda one: failed[one], default=None)
+
+
+def _by_workers(history: RunHistory, key: str, rows: Track) -> Track:
+    """Return the share of each step by what workers have measured: rows without a step are few."""
+    total: dict[int, float] = defaultdict(float)
+    number: dict[int, float] = defaultdict(float)
+    for worker, track in history.workers.get(key, {}).items():
+        counts = history.measurements[key][worker].values
+        for step, value, count in zip(track.steps, track.values, counts, strict=True):
+            if isfinite(value):
+                total[step] += value * count
+                number[step] += count
+    if len(number) <= len(rows.values):
+        return rows
+    steps = sorted(number)
+    times_s = [history.begun_s.get(step, 0.0) for step in steps]
+    return Track.of(steps, times_s, [total[step] / number[step] for step in steps])
 
 
 def _shown(history: RunHistory) -> Iterator[Cause]:

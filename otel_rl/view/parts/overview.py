@@ -241,6 +241,7 @@ class Catalogue:
                     "title": label(panel.title),
                     "unit": label(panel.unit),
                     "stacked": panel.is_stacked,
+                    "healthy": label(panel.healthy),
                     "keys": [label(key) for key in panel.keys[:MOST_LINES]],
                 }
                 for panel in section.panels

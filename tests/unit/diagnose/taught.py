@@ -40,6 +40,8 @@ class Lesson:
         mixed: Most steps that a sample waits until it is trained on.
         length: Of an answer, by step.
         has_groups: Whether the shares of groups are told.
+        reason: Of failures.
+        total: Number of them so far.
     """
 
     seed: int
@@ -58,6 +60,7 @@ class Lesson:
     length: OfStep = lambda step: 200.0
     has_groups: bool = True
     reason: str = "session_reset"
+    total: int = 0
 
     def history(self) -> RunHistory:
         """As it is read from a journal."""
@@ -102,9 +105,10 @@ class Lesson:
         if self.is_told:
             assert names.RL_SAMPLE_POISONED == "rl.sample.poisoned"
             found["env/sample/poisoned"] = failed / len(drawn)
-            if failed:
-                key = f"env/sample/outcomes/swe/environment_failed/{self.reason}/per_step"
-                found[key] = float(failed)
+            self.total += failed
+            if self.total:
+                key = f"env/sample/outcomes/swe/environment_failed/{self.reason}"
+                found[key] = float(self.total)
         else:
             found["env/tools/failure_frequency"] = errors / calls
         return found
