@@ -69,14 +69,14 @@ def nemo_gym(result: object) -> RolloutResult:
     stopped = _text(_of(_of(_of(result, "response"), "incomplete_details"), "reason"))
     limit = next((one for one in (limit, stopped) if one in _LIMITS), "")
     if _anywhere(result, "mask_sample"):
-        told["outcome"] = Outcome.MASKED
+        told["outcome"] = Outcome.MASKED.value
         why = why or limit
     elif why:
-        told["outcome"] = _failure(why)
+        told["outcome"] = _failure(why).value
     elif limit:
-        told["outcome"], why = Outcome.TRUNCATED, limit
+        told["outcome"], why = Outcome.TRUNCATED.value, limit
     elif reward is not None:
-        told["outcome"] = Outcome.TRAINED
+        told["outcome"] = Outcome.TRAINED.value
     if why:
         told["reason"] = why
     length = _of(_of(_of(result, "response"), "usage"), "output_tokens")
@@ -117,17 +117,17 @@ def verifiers(trace: object) -> RolloutResult:
     stop, errors = _text(_of(trace, "stop_condition")), _of(trace, "errors")
     last = _text(_of(errors[-1], "type")) if isinstance(errors, list) and errors else ""
     if _of(trace, "is_timeout"):
-        told["outcome"], told["reason"] = Outcome.TIMEOUT, stop or "timeout"
+        told["outcome"], told["reason"] = Outcome.TIMEOUT.value, stop or "timeout"
     elif not _of(trace, "ok") and last:
         is_grader = (
             last == "TaskError" and isinstance(rewards, Mapping) and None in rewards.values()
         )
-        told["outcome"] = Outcome.GRADER_FAILED if is_grader else Outcome.ENVIRONMENT_FAILED
+        told["outcome"] = (Outcome.GRADER_FAILED if is_grader else Outcome.ENVIRONMENT_FAILED).value
         told["reason"] = last
     elif _of(trace, "is_truncated") or stop in _LIMITS:
-        told["outcome"], told["reason"] = Outcome.TRUNCATED, stop or "length"
+        told["outcome"], told["reason"] = Outcome.TRUNCATED.value, stop or "length"
     elif is_scored:
-        told["outcome"] = Outcome.TRAINED
+        told["outcome"] = Outcome.TRAINED.value
     length = _of(trace, "num_output_tokens")
     if isinstance(length, int):
         told["length"] = length
