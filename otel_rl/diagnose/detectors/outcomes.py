@@ -153,7 +153,7 @@ def _worst(history: RunHistory, found: _Onset) -> tuple[str, str, str] | None:
 
 
 def _by_workers(history: RunHistory, key: str, rows: Track) -> Track:
-    """Return the share of each step by what workers have measured: rows without a step are few."""
+    """Return the share by what workers have measured: rows without a step are few."""
     total: dict[int, float] = defaultdict(float)
     number: dict[int, float] = defaultdict(float)
     for worker, track in history.workers.get(key, {}).items():
@@ -162,11 +162,19 @@ def _by_workers(history: RunHistory, key: str, rows: Track) -> Track:
             if isfinite(value):
                 total[step] += value * count
                 number[step] += count
-    if len(number) <= len(rows.values):
-        return rows
-    steps = sorted(number)
-    times_s = [history.begun_s.get(step, 0.0) for step in steps]
-    return Track.of(steps, times_s, [total[step] / number[step] for step in steps])
+    return _shares(history, total, number) if number else rows
+
+
+def _shares(history: RunHistory, some: Mapping[int, float], of_all: Mapping[int, float]) -> Track:
+    """Return the share of each step, of several together where one has few: one of two is noise."""
+    track, part, whole, first = Track(), 0.0, 0.0, None
+    for step in sorted(of_all):
+        first = step if first is None else first
+        part, whole = part + some.get(step, 0.0), whole + of_all[step]
+        if whole >= MANY:
+            track.add(first, history.begun_s.get(first, 0.0), min(1.0, part / whole))
+            part, whole, first = 0.0, 0.0, None
+    return track
 
 
 def _shown(history: RunHistory) -> Iterator[Cause]:
@@ -208,11 +216,8 @@ def _failures(history: RunHistory) -> Iterator[tuple[str, str, Track]]:
     for place, of in history.failed.items():
         if work_of(place) not in {Work.ENVIRONMENT, Work.REWARD}:
             continue
-        failed, calls = _by_step(of), _by_step(history.counts[place])
-        steps = sorted(calls)
-        shares = [min(1.0, failed.get(step, 0.0) / calls[step]) for step in steps]
-        times = [history.begun_s.get(step, 0.0) for step in steps]
-        yield f"spans of {place}", str(place), Track.of(steps, times, shares)
+        shares = _shares(history, _by_step(of), _by_step(history.counts[place]))
+        yield f"spans of {place}", str(place), shares
 
 
 def _by_step(of: Mapping[str, Track]) -> dict[int, float]:

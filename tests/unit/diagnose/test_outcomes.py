@@ -201,9 +201,16 @@ def test_the_reward_tells_whether_groups_are_right_where_nothing_else_does(rewar
 
 def test_failed_spans_of_a_sandbox_and_a_reward_that_falls_are_poison() -> None:
     run = {"trainer/reward/mean": lambda step: changed(0.6, 0.15)(step) + 0.02 * (step % 3)}
-    history = made(rows=run, spans={("env", "sandbox_exec", 0): lambda step: 0.1})
+    spans = {("env", "sandbox_exec", 0): lambda step: 0.1}
+    history = made(rows=run, spans=spans, times={"sandbox_exec": 16})
     (place,) = [one for one in history.spans if one.role == "env"]
     for step in range(AT, 80):
-        history.failed[place]["env/0"].add(step, float(step), 1)
-    kinds = [one.kind for one in diagnose(history).causes]
-    assert Kind.POISONED_REWARDS in kinds
+        history.failed[place]["env/0"].add(step, float(step), 12)
+    (cause,) = [one for one in diagnose(history).causes if one.kind is Kind.POISONED_REWARDS]
+    assert cause.since == AT
+
+
+def test_one_failure_among_the_few_samples_of_a_step_is_noise() -> None:
+    failed = {("env/sample/poisoned", "env/0"): lambda step: float(step in {21, 47, 48, 70})}
+    rows = {"env/sample/poisoned": failed["env/sample/poisoned", "env/0"]}
+    assert [one.kind for one in diagnose(made(rows=rows, workers=failed)).causes] == []
