@@ -11,7 +11,6 @@ from statistics import median
 
 from otel_rl.diagnose.classify import Subject, Work, rows_about, tracks_about, work_of
 from otel_rl.diagnose.detectors.outcomes import dead_groups
-from otel_rl.diagnose.explain import is_near
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.settings import settings_changed
 from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind
@@ -153,7 +152,10 @@ def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
         return  # and its rewards with it
     if any(settings_changed(history, largest.step)):
         return  # other tasks have other rewards
-    if key in spreads and any(is_near(one.since, largest.step) for one in dead_groups(history)):
+    if key in spreads and any(
+        one.since is not None and abs(one.since - largest.step) <= SLACK
+        for one in dead_groups(history)
+    ):
         return  # rewards of a group are equal, and those of groups are as before
     yield Cause(
         Kind.REWARD_BUG,
