@@ -36,6 +36,7 @@ class Panel:
         axis: ``step`` or ``time``.
         unit: In words; empty for a pure number.
         is_stacked: Whether the lines are areas that add up to something.
+        healthy: What the metric looks like when all is well; empty if nothing is said.
     """
 
     title: str
@@ -43,6 +44,7 @@ class Panel:
     axis: str
     unit: str
     is_stacked: bool
+    healthy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ def as_json(sections: Sequence[Section]) -> list[Mapping[str, object]]:
                     "axis": panel.axis,
                     "unit": panel.unit,
                     "stacked": panel.is_stacked,
+                    **({"healthy": panel.healthy} if panel.healthy else {}),
                 }
                 for panel in section.panels
             ],
@@ -171,12 +174,14 @@ def _panel(specs: Sequence[KeySpec], *, has_steps: bool) -> Panel:
     if first.statistic in {"count", "total"}:
         words.append(first.statistic)
     title = ", ".join(words)
+    metric = names.METRICS.get(first.name)
     return Panel(
         f"{title} ({unit})" if unit else title,
         tuple(spec.key for spec in specs),
         "step" if has_steps and not is_over_time(first) else "time",
         unit,
         rule.is_stacked,
+        "" if metric is None else metric.healthy,
     )
 
 

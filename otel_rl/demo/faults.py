@@ -56,6 +56,8 @@ class Kind(StrEnum):
     NETWORK_DELAY = "network_delay"
     NAN = "nan"
     REWARD_BUG = "reward_bug"
+    POISONED_REWARDS = "poisoned_rewards"
+    DEAD_GROUPS = "dead_groups"
     CLOCK_SKEW = "clock_skew"
     MEMORY_GROWTH = "memory_growth"
     STALE_SERVER = "stale_server"
@@ -133,6 +135,18 @@ _SPECS = {
     Kind.NAN: _Spec("one gradient of one rank has a NaN in it", 1, ("trainer",), one=True),
     Kind.REWARD_BUG: _Spec(
         "every reward is {size}; -1 turns rewards around", 0, ("reward",), least=None
+    ),
+    Kind.POISONED_REWARDS: _Spec(
+        "the sandbox of a share of {size} of the samples fails, and these get a reward of 0",
+        0.8,
+        ("reward",),
+        least=0,
+    ),
+    Kind.DEAD_GROUPS: _Spec(
+        "all answers to a prompt get their mean reward, for a share of {size} of the prompts",
+        0.95,
+        ("reward",),
+        least=0,
     ),
     Kind.CLOCK_SKEW: _Spec(
         "the wall clock of one process, as if on a host of its own, is {size} s ahead",

@@ -48,6 +48,10 @@ _NEXT: Final[Mapping[Kind, str]] = {
     "same tokens through both programs of {who}",
     Kind.REWARD_HACKING: "rollouts with the highest rewards since then, and what the reward of "
     "{who} checks in them",
+    Kind.POISONED_REWARDS: "the failed rollouts of {who}: mask them, or make them again, before "
+    "advantages are computed",
+    Kind.DEAD_GROUPS: "prompts of another difficulty, more samples for each, and whether "
+    "the reward tells answers apart",
 }
 
 

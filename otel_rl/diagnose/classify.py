@@ -341,6 +341,16 @@ class Subject(StrEnum):
         r"kl/rollout$|rollout_corr/(k3_)?kl$|train_rollout_(k3_)?kl$|gen_kl_error$"
         r"|(^|/|_)mismatch_(k3_)?kl(/all)?((/|_)mean)?$"
     )
+    POISONED = r"(^|/)sample/poisoned$"
+    DEAD_GROUPS = (
+        r"(^|/)group/no_signal$|frac_reward_zero_std$"
+        r"|(^|[/_])(zero|no)_(advantage|variance|std|signal)_(groups?|frac(tion)?|ratio)$"
+    )
+    # As a share of samples or calls.
+    FAILED_SHARE = (
+        r"tools?/failure_frequency$|(^|[/_])aborted_ratio$|(^|/)has_error(/mean)?$"
+        r"|(^|[/_])(errors?|failures?|failed)_(rate|ratio|share|frac(tion)?)$"
+    )
     REPETITION = r"repet(ition|itive)|repeat(ed|s)?(_|/|$)|duplicated?_n_?gram"
 
 

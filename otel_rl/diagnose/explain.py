@@ -40,7 +40,9 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
         Kind.LOGPROB_MISMATCH,
     },
     Kind.LOGPROB_MISMATCH: _LEARNING,
-    Kind.REWARD_BUG: _LEARNING,
+    Kind.REWARD_BUG: _LEARNING | {Kind.DEAD_GROUPS},
+    Kind.POISONED_REWARDS: _LEARNING | {Kind.REWARD_BUG, Kind.DEAD_GROUPS},
+    Kind.DEAD_GROUPS: _LEARNING,
     Kind.CRASH: SLOW | _BACKLOG | {Kind.STARVATION, Kind.STALL, Kind.NETWORK_DELAY},
     Kind.CRASH_LOOP: SLOW | _BACKLOG | {Kind.STARVATION, Kind.KV_THRASH, Kind.NETWORK_DELAY},
     Kind.STALL: SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
@@ -66,7 +68,7 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.STALENESS_GROWTH: _BEHIND,
     Kind.EVICTION: frozenset({Kind.STALENESS_GROWTH, Kind.STARVATION}),
     Kind.REWARD_HACKING: frozenset({Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH, Kind.REWARD_DROP}),
-    Kind.ENTROPY_COLLAPSE: frozenset({Kind.REWARD_DROP}),
+    Kind.ENTROPY_COLLAPSE: frozenset({Kind.REWARD_DROP, Kind.DEAD_GROUPS}),
     Kind.KL_GROWTH: frozenset({Kind.REWARD_DROP}),
 }
 

@@ -70,6 +70,8 @@ class Kind(StrEnum):
     KL_GROWTH = "kl_growth"
     LOGPROB_MISMATCH = "logprob_mismatch"
     REWARD_HACKING = "reward_hacking"
+    POISONED_REWARDS = "poisoned_rewards"
+    DEAD_GROUPS = "dead_groups"
 
 
 SLOW: Final = frozenset(
@@ -95,11 +97,12 @@ _WEIGHTS: Final[Mapping[Kind, float]] = {
     for weight, kinds in (
         (0.99, {Kind.CRASH, Kind.NAN}),
         (0.95, {Kind.CRASH_LOOP, Kind.STALL, Kind.WRONG_WEIGHTS}),
+        (0.9, {Kind.POISONED_REWARDS}),
         (0.85, {Kind.GC_PAUSES, Kind.KV_THRASH, Kind.REWARD_BUG, Kind.THROTTLED, Kind.UNEVEN_WORK}),
         (0.8, {Kind.HOST_PRESSURE, Kind.NETWORK_DELAY, Kind.SLOW_LINK, Kind.STALE_POLICY}),
         (0.75, {Kind.MEMORY_GROWTH}),
         (0.7, {Kind.CLOCK_SKEW, Kind.EVICTION, Kind.LOGPROB_MISMATCH, Kind.REWARD_HACKING}),
-        (0.6, {Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH, Kind.STARVATION}),
+        (0.6, {Kind.DEAD_GROUPS, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH, Kind.STARVATION}),
         (0.45, SLOW),
         (0.4, {Kind.REWARD_DROP, Kind.STAGE_IMBALANCE, Kind.STALENESS_GROWTH}),
     )

@@ -142,6 +142,7 @@ class MetricSpec:
             histogram.
         tiers: (value, tier) of values that differ from that.
         summary: Of its value over a run; None for the instrument's usual one.
+        healthy: What it looks like when all is well; empty if nothing is said.
     """
 
     name: str
@@ -157,6 +158,7 @@ class MetricSpec:
     tier: Tier = Tier.FULL
     tiers: tuple[tuple[str, Tier], ...] = ()
     summary: Summary | None = None
+    healthy: str = ""
 
     def summary_of(self, statistic: str) -> Summary:
         """Return the summary over a run of one of its values.
@@ -225,6 +227,7 @@ def _metric(told: Mapping[str, Any]) -> MetricSpec:
         tier=Tier(told.get("tier", Tier.FULL)),
         tiers=tuple((name, Tier(tier)) for name, tier in told.get("tiers", {}).items()),
         summary=Summary(told["summary"]) if "summary" in told else None,
+        healthy=told.get("healthy", ""),
     )
 
 

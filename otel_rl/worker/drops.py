@@ -34,7 +34,7 @@ class DropReason(StrEnum):
         TEXT_CUT: A text was longer than 16,384 characters, or a sample than 65,536: it was cut.
         NO_STAMP: The sample takes no key or attribute for its stamp. Keep the result of
             ``lineage.stamp`` beside it.
-        BAD_STATUS: ``finish`` got a status that it does not know.
+        BAD_STATUS: ``finish`` got a status, or ``lineage.score`` an outcome, that it does not know.
         REJECTED: The endpoint refused the data for good. The log of the worker has its answer.
         TOO_MANY_PHASES: A thread or task has more than 128 names of phases. Leave ids out of the
             names.

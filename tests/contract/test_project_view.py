@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import ExperimentKey, KeySpec, Row
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names
+from otel_rl.semconv.names import METRICS
 from tests.support.wandb_server import WandbServer
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
@@ -39,17 +41,32 @@ def session(directory: Path, trial: str, *keys: Sequence[KeySpec]) -> None:
         writer.close(exit_code=0)
 
 
+def sections(server: WandbServer) -> list[dict[str, Any]]:
+    (view,) = server.views.values()
+    found: list[dict[str, Any]] = json.loads(view["spec"])["section"]["panelBankConfig"]["sections"]
+    return found
+
+
+def notes(server: WandbServer) -> list[str]:
+    """The words that stand in the view."""
+    return [
+        panel["config"]["value"]
+        for section in sections(server)
+        for panel in section["panels"]
+        if panel["viewType"] == "Markdown Panel"
+    ]
+
+
 def shown(server: WandbServer) -> dict[str, list[str]]:
     """Keys of each section of the view."""
-    (view,) = server.views.values()
-    bank = json.loads(view["spec"])["section"]["panelBankConfig"]
     return {
         section["name"]: [
             key
             for panel in section["panels"]
+            if panel["viewType"] != "Markdown Panel"
             for key in panel["config"].get("metrics") or [json.dumps(panel["config"])]
         ]
-        for section in bank["sections"]
+        for section in sections(server)
     }
 
 
@@ -63,6 +80,14 @@ def test_the_first_run_saves_it_with_all_its_keys_and_tables_on_top(
     ranked, rollouts = found["Tables"]
     assert "diagnosis/ranked" in ranked
     assert "reward/rollouts/all" in rollouts
+
+
+def test_what_is_healthy_stands_beside_the_charts_of_what_is_learned(
+    tmp_path: Path, server: WandbServer
+) -> None:
+    session(tmp_path, "one", [LOSS], [REWARD])
+    (note,) = notes(server)
+    assert f"**Reward mean, trainer**: {METRICS['rl.reward.mean'].healthy}" in note
 
 
 def test_a_later_run_replaces_it_only_with_more(tmp_path: Path, server: WandbServer) -> None:

@@ -273,6 +273,14 @@ def test_the_metrics_to_watch_are_in_the_registry_and_have_the_keys_that_are_sho
     assert wrong == []
 
 
+def test_what_is_healthy_is_the_same_on_the_page_and_in_the_registry() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `[^`]+` \| `([^`]+)` \| ([^|]+) \|", page, re.MULTILINE)
+    told = {name: words for name, words in rows if METRICS[name].healthy}
+    assert told == {name: METRICS[name].healthy for name in told}
+    assert {name for name, spec in METRICS.items() if spec.healthy} <= told.keys()
+
+
 _ROLES = ("trainer", "generator", "replay_buffer")
 
 

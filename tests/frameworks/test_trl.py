@@ -138,6 +138,41 @@ THREADS = f"""{TRAINER}
     print("trained", trainer.state.global_step, other.state.global_step)
 """
 
+SIGNALS = f"""{TRAINER}
+    import json
+
+    from otel_rl import lineage
+    from otel_rl.worker.api.learning import batch_figures
+
+    ours = []
+
+    def has_an_a(prompts, completions, **_):
+        rewards = [float("a" in text) for text in completions]
+        stamps = [
+            lineage.score(lineage.stamp(), reward=reward, group=place // 4)
+            for place, reward in enumerate(rewards)
+        ]
+        read = map(lineage.read, stamps)
+        ours.append(dict(batch_figures((one.group, one.reward, one.outcome) for one in read)))
+        return rewards
+
+    trainer = trl.GRPOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=has_an_a,
+        train_dataset=prompts,
+        callbacks=[otel_rl.integrations.trl.OtelCallback()],
+        args=trl.GRPOConfig(
+            output_dir="out", max_steps={STEPS}, logging_steps=1, save_strategy="no",
+            per_device_train_batch_size=16, num_generations=4, max_completion_length=4,
+            report_to=[], use_cpu=True, disable_tqdm=True,
+        ),
+    )
+    trainer.train()
+    theirs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    print("signals", json.dumps([ours, theirs]))
+"""
+
 _LOGGED = re.compile(r"^logged (\d+) (\S+)$", re.MULTILINE)
 
 
@@ -183,6 +218,30 @@ def test_all_that_the_trainer_keeps_is_in_the_run_under_its_own_names(frameworks
         for name, value in entry.items():
             found = [row.values[name] for row in rows if row.step == step and name in row.values]
             assert found == [pytest.approx(value)], (step, name)
+
+
+_SAME = {
+    "trainer/group/no_signal": "frac_reward_zero_std",
+    "trainer/policy/clip_fraction/low": "clip_ratio/low_mean",
+    "trainer/policy/clip_fraction/high": "clip_ratio/high_mean",
+    "trainer/sample/truncated": "completions/clipped_ratio",
+    "trainer/reward/component/has_an_a": "rewards/has_an_a/mean",
+}
+
+
+def test_signals_of_learning_are_the_trainers_own_and_lineage_finds_the_same(
+    frameworks: Runner,
+) -> None:
+    done = frameworks.run(SIGNALS)
+    assert done.status == 0, done.err
+    (line,) = [line for line in done.out.splitlines() if line.startswith("signals ")]
+    ours, theirs = json.loads(line.removeprefix("signals "))
+    rows = jsonl_rows(frameworks.directory, "real")
+    for key, name in _SAME.items():
+        assert _column(rows, key)[1] == pytest.approx([entry[name] for entry in theirs]), key
+    dead = [entry["frac_reward_zero_std"] for entry in theirs]
+    assert [one["rl.group.no_signal"] for one in ours] == pytest.approx(dead)
+    assert 0 < sum(dead) < STEPS  # both kinds of groups
 
 
 def test_an_evaluation_after_the_training_is_at_the_last_step_and_not_late(

@@ -56,7 +56,11 @@ class Place:
     def panels(self) -> dict[str, list[dict[str, object]]]:
         bank = self.spec()["section"]["panelBankConfig"]  # type: ignore[index]  # JSON of W&B's
         return {
-            section["name"]: [panel["config"] for panel in section["panels"]]
+            section["name"]: [
+                panel["config"]
+                for panel in section["panels"]
+                if panel["viewType"] != "Markdown Panel"
+            ]
             for section in bank["sections"]
         }
 

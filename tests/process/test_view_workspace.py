@@ -11,6 +11,7 @@ from selenium.webdriver.common.keys import Keys
 
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
+from otel_rl.semconv.names import METRICS
 from tests.support.browser import Browser
 from tests.support.screenshots import served
 from tests.support.view_runs import T0, LookedAt, S, write_run
@@ -88,6 +89,15 @@ def test_charts_are_found_by_a_regular_expression_that_the_address_keeps(browser
     browser.do("location.reload()")
     browser.wait(f"{PANELS}.length === 4")
     browser.expect("document.querySelector('#search').value", "^(actor|env)/a[vw]")
+
+
+@pytest.mark.slow
+def test_what_is_healthy_stands_under_a_chart(browser: Browser) -> None:
+    words = METRICS["rl.reward.mean"].healthy
+    browser.do("document.querySelector('#search').focus()")
+    browser.press("reward/mean")
+    browser.wait(f"{PANELS}.length >= 1")
+    browser.wait(f"document.querySelector('.healthy')?.textContent === 'Healthy: {words}'")
 
 
 @pytest.mark.slow

@@ -144,6 +144,7 @@ class Metric(_WithAttributes, kw_only=True):
         answers: Items of the field's list that it answers.
         proposal: Name of the same fact in OpenTelemetry's open proposal for RL, or empty.
         file: Where it is defined.
+        healthy: What it looks like when all is well, a sentence or two; or empty.
         upstream: Whether it is OpenTelemetry's and only refined here.
     """
 
@@ -161,6 +162,7 @@ class Metric(_WithAttributes, kw_only=True):
     tier: Tier = Tier.FULL
     tiers: dict[str, Tier] = {}
     summary: Summary | None = None
+    healthy: str = ""
     file: str = ""
     upstream: bool = False
 

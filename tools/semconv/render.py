@@ -147,6 +147,7 @@ def _metric(metric: Metric) -> Mapping[str, object]:
         "tier": metric.tier if metric.tier is not Tier.FULL else None,
         "tiers": metric.tiers,
         "summary": metric.summary,
+        "healthy": metric.healthy,
     }
     return {
         "name": metric.name,

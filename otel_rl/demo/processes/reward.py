@@ -3,6 +3,7 @@
 Verifying is this run's environment: the completion is the action, the verdict is the reward.
 """
 
+import random
 import statistics
 import time
 from collections.abc import Sequence
@@ -18,11 +19,13 @@ from otel_rl.demo.messages import Completions, Done, Group
 from otel_rl.demo.metrics import Rollouts, report_as
 from otel_rl.demo.rpc import ControlClient, Remote, listen, serve
 from otel_rl.semconv import names
+from otel_rl.semconv.outcomes import Outcome
 from otel_rl.semconv.spec import described
 
 __all__ = ["main", "rewards_of"]
 
 TURNED_AROUND = -1
+ENVIRONMENT = "digits"
 
 
 def rewards_of(completions: Completions) -> tuple[float, ...]:
@@ -64,8 +67,10 @@ class Verifier:
         ):
             with otel_rl.phase("env_step"):
                 rewards = self._with_faults(rewards_of(message))
+                broken = self._broken_sandboxes(len(rewards))
+                rewards = tuple(0.0 if bad else r for r, bad in zip(rewards, broken, strict=True))
             scored_s = time.perf_counter() - begun_s
-            group = Group(message, rewards, _stamps(message, rewards))
+            group = Group(message, rewards, _stamps(message, rewards, broken))
             with otel_rl.phase("replay"):
                 self._buffer.call(group)
             self._rollouts.show(group)
@@ -78,23 +83,54 @@ class Verifier:
 
     def _with_faults(self, rewards: tuple[float, ...]) -> tuple[float, ...]:
         self._faults.delay(Kind.SLOW_REWARD)
+        if random.random() < (self._faults.size(Kind.DEAD_GROUPS) or 0.0):  # a fault
+            return (statistics.fmean(rewards),) * len(rewards)
         lie = self._faults.size(Kind.REWARD_BUG)
         if lie is None:
             return rewards
         return tuple(1 - reward if lie == TURNED_AROUND else lie for reward in rewards)
 
+    def _broken_sandboxes(self, samples: int) -> Sequence[bool]:
+        share = self._faults.size(Kind.POISONED_REWARDS) or 0.0
+        return [random.random() < share for _ in range(samples)]  # a fault
 
-def _stamps(completions: Completions, rewards: Sequence[float]) -> tuple[str, ...]:
-    """Return the stamp that the generator would write if it used otel_rl, with each reward."""
+
+def _stamps(
+    completions: Completions, rewards: Sequence[float], broken: Sequence[bool]
+) -> tuple[str, ...]:
+    """Return the stamp that the generator would write if it used otel_rl, with how it ended.
+
+    Args:
+        completions: Of one prompt: they are one group.
+        rewards: One for each.
+        broken: Whether its sandbox failed, for each.
+    """
     token = context.attach(propagate.extract(completions.origin))
     try:
         version = completions.policy_version
         stamp = lineage.stamp(policy_version=version, step=version + 1)
     finally:
         context.detach(token)
+    group = lineage.read(stamp)
+    ends = [
+        (Outcome.ENVIRONMENT_FAILED, "session_reset")
+        if bad
+        else (Outcome.TRAINED, None)
+        if tokens[-1] == task.END
+        else (Outcome.TRUNCATED, "max_tokens")
+        for tokens, bad in zip(completions.tokens, broken, strict=True)
+    ]
     return tuple(
-        lineage.score(stamp, reward=reward, length=len(tokens))
-        for reward, tokens in zip(rewards, completions.tokens, strict=True)
+        lineage.score(
+            stamp,
+            reward=reward,
+            tokens=tokens,
+            outcome=outcome,
+            reason=reason,
+            environment=ENVIRONMENT,
+            group=None if group is None or group.span is None else f"{group.span[1]:016x}",
+        )
+        for reward, tokens, (outcome, reason) in zip(rewards, completions.tokens, ends, strict=True)
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from otel_rl.diagnose.classify import Subject, Work, rows_about, tracks_about, work_of
+from otel_rl.diagnose.detectors.outcomes import dead_groups
 from otel_rl.diagnose.detectors.reward_hacking import held_out_scores, reward_hacking
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.settings import settings_changed
@@ -154,12 +155,18 @@ def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
     if not jumps:
         return
     largest, key = max(jumps, key=lambda one: one[0].size)
+    spreads = {of for of, _ in rows_about(history, Subject.REWARD_STD)}
     if _policy_moved(history, largest.step):
         return  # and its rewards with it
     if any(settings_changed(history, largest.step)):
         return  # other tasks have other rewards
     if _is_earned(history, largest) or _is_not_earned(history, largest):
         return
+    if key in spreads and any(
+        one.since is not None and abs(one.since - largest.step) <= SLACK
+        for one in dead_groups(history)
+    ):
+        return  # rewards of a group are equal, and those of groups are as before
     yield Cause(
         Kind.REWARD_BUG,
         f"rewards are computed differently since step {largest.step}: {key} jumped from "

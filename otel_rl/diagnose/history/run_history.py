@@ -78,6 +78,7 @@ class RunHistory:
         oddities: By tracker key and worker, how many measurements were NaN or infinite.
         spans: By phase and worker, the mean duration of its spans in each snapshot, in s.
         counts: By phase and worker, how many spans ended in each snapshot.
+        failed: By phase and worker, how many of them failed, of snapshots with such ones.
         unspanned: Phases without spans: they were measured, as often as reported.
         waits: Phases that only wait.
         steps: Critical path of each step, in order, without what else is known of it.
@@ -154,6 +155,7 @@ class RunHistory:
         self.oddities: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.spans: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.counts: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.failed: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.steps: list[StepFacts] = []
         self.lags: dict[str, Track] = defaultdict(Track)
         self.is_told_by_spans = True
@@ -216,6 +218,8 @@ class RunHistory:
             mean_s = cut(span.total_s / span.spans)
             _beside(self.spans, self.counts, phase, span.worker).add(at, time_s, mean_s)
             self.counts[phase][span.worker].values.append(span.spans)
+            if span.failed:
+                self.failed[phase][span.worker].add(at, time_s, span.failed)
             if span.is_wait:
                 self.waits.add(phase)
         for worker, lag_s in facts.lags:
@@ -329,7 +333,7 @@ class RunHistory:
 
     def _memory_bytes(self) -> int:
         """Return the memory of series and steps."""
-        by_worker = (self.oddities, self.spans, self.counts)
+        by_worker = (self.oddities, self.spans, self.counts, self.failed)
         tracks = [of for kind in by_worker for some in kind.values() for of in some.values()]
         tracks += [*self.rows.values(), *self.lags.values()]
         columns = {id(one): one for of in tracks for one in (of.steps, of.times_s, of.values)}
@@ -351,6 +355,7 @@ class RunHistory:
         whole.oddities = _of_workers(self.oddities)
         whole.spans = _of_workers(self.spans)
         whole.counts = _of_workers(self.counts)
+        whole.failed = _of_workers(self.failed)
         whole._complete()  # noqa: SLF001  # a copy of this one
         return whole
 
@@ -383,7 +388,11 @@ class RunHistory:
                 mine[key] = _of_steps(of, first, last)
         for key, odd in self.oddities.items():
             part.oddities[key].update(_of_steps(odd, first, last))
-        for into, source in ((part.spans, self.spans), (part.counts, self.counts)):
+        for into, source in (
+            (part.spans, self.spans),
+            (part.counts, self.counts),
+            (part.failed, self.failed),
+        ):
             for phase, tracks in source.items():
                 into[phase].update(_of_steps(tracks, first, last))
         part.unspanned, part.waits = self.unspanned, self.waits

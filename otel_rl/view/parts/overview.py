@@ -251,6 +251,7 @@ class Catalogue:
                     "about": self._briefs.get(panel.keys[0], ""),
                     "unit": label(panel.unit),
                     "stacked": panel.is_stacked,
+                    "healthy": label(panel.healthy),
                     "keys": [label(key) for key in panel.keys[:MOST_LINES]],
                 }
                 for panel in section.panels

@@ -140,6 +140,7 @@
       ${problem ? html`<p class="failure" role="status">${problem}</p>` : null}
       <div class="drawn"><${Plot} class="plot" data-panel=${panel.id} draw=${draw} deps=${[...wanted, isSeen]} /><i class="cursor"></i></div>
       ${names.length > 12 ? html`<p class="quiet">${names.length} lines, from ${names[0][0]} (blue) to ${names.at(-1)[0]} (red)</p>` : names.length > 1 ? html`<${Legend} names=${names} />` : null}
+      ${panel.healthy ? html`<p class="quiet healthy">Healthy: ${panel.healthy}</p>` : null}
     </article>`;
   }
 

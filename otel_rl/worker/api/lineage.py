@@ -10,8 +10,8 @@ the sample: its span *links* to it. A stamp is one line of text, W3C trace conte
     00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01;v=7;s=411;t=1700000000000000000
 
 with the policy version, the step and the time (ns since the Unix epoch); a sample that was scored
-adds its reward and its length: ``;r=0.5;n=312``. It fits wherever text does: a column of an array,
-a field of a message, a header.
+adds its reward, its length, how it ended and its group: ``;r=0.5;n=312;o=trained;g=q17``. It fits
+wherever text does: a column of an array, a field of a message, a header.
 
 ``score`` sees every sample that is produced, ``link`` only those that are trained on, so the run
 shows both, and what lies between: filters, staleness limits, a full buffer.
@@ -21,6 +21,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from itertools import islice
 from time import time_ns
 from typing import Final, NamedTuple, TypeVar, cast
@@ -29,9 +30,17 @@ from opentelemetry.metrics import Meter
 from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
 
 from otel_rl.semconv import names
+from otel_rl.semconv.outcomes import Outcome
 from otel_rl.semconv.spec import described
 from otel_rl.version import __version__
 from otel_rl.worker import served_policy, session
+from otel_rl.worker.api.learning import (
+    batch_figures,
+    effective_sizes,
+    outcome_word,
+    record_end,
+    repetition,
+)
 from otel_rl.worker.api.weights import digest, signed, verify
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.step_context import current_step
@@ -66,10 +75,13 @@ _STAMP: Final = re.compile(
     r"(?:00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}))?"
     r"(?:;v=(-?\d{1,19}))?(?:;s=(-?\d{1,19}))?(?:;t=(\d{1,19}))?"
     r"(?:;r=(-?\d[\d.e+-]{0,30}|-?inf|nan))?(?:;n=(\d{1,19}))?"
+    r"(?:;o=([a-z_]{1,24}))?(?:;g=([\w.-]{1,32}))?"
     r"(?:;[a-z]+=[^;]{0,64})*"  # parts of later versions
 )
 
-_OUTCOME: Final = re.compile(r";[rn]=[^;]*")
+_SCORE: Final = re.compile(r";[rnog]=[^;]*")
+
+_GROUP: Final = re.compile(r"[\w.-]{1,32}", re.ASCII)
 
 _TEXT_KINDS: Final = "OSUTV"  # objects, bytes, text and records, as numpy has them
 
@@ -86,6 +98,8 @@ class Origin(NamedTuple):
         time_ns: Time of the stamp, since the Unix epoch.
         reward: Of the sample.
         length: Of the sample, in tokens or actions.
+        outcome: How it ended.
+        group: Of samples that are compared with each other.
     """
 
     span: tuple[int, int, int] | None
@@ -94,6 +108,11 @@ class Origin(NamedTuple):
     time_ns: int | None
     reward: float | None = None
     length: int | None = None
+    outcome: Outcome | None = None
+    group: str | None = None
+
+
+_UNKNOWN: Final = Origin(None, None, None, None)
 
 
 def stamp(*, policy_version: int | None = None, step: int | None = None) -> str:
@@ -125,34 +144,125 @@ def stamp(*, policy_version: int | None = None, step: int | None = None) -> str:
     return ""
 
 
-def score(item: _Item, *, reward: object = None, length: object = None) -> _Item:
-    """Add reward and length to the stamp of a sample that was just scored. Never raises.
+def score(
+    item: _Item,
+    *,
+    reward: object = None,
+    length: object = None,
+    outcome: str | None = None,
+    reason: str | None = None,
+    environment: str | None = None,
+    group: object = None,
+    components: Mapping[str, object] | None = None,
+    tokens: object = None,
+) -> _Item:
+    """Tell what became of a sample, and add it to the sample's stamp. Never raises.
 
     Records ``rl.sample.reward`` and ``rl.sample.length``: those of all samples, whether or not
-    they are trained on. ``link`` records those that are. Call it once per sample.
+    they are trained on. ``link`` records those that are. Call it once per sample, and again only
+    with an outcome that is known later, such as ``dropped``: each outcome counts.
 
     Args:
         item: A sample, stamped or not, or the text of a stamp.
         reward: A number, or a tensor of one element. One on a device is waited for.
         length: In tokens or actions.
+        outcome: How the sample ended, a word of ``otel_rl.semconv.outcomes.Outcome``. A sample with
+            a reward and no outcome counts as ``trained``. For a failure give no reward, or the one
+            with which it enters training: then it is told as poisoned.
+        reason: Why it ended so, a word of few different ones: ``session_reset``, no message.
+        environment: Name of its environment or task set.
+        group: What names the samples of one prompt, which are compared with each other: an id or a
+            number. ``link`` then tells how many groups have no signal.
+        components: Parts of the reward by name.
+        tokens: Ids of what was generated, a sequence or an array, for its length and for how much
+            of it repeats. Those on a device are waited for.
 
     Returns:
         The item; of a text the longer text.
     """
     with session.GUARD:
-        points, tokens = _reward(reward), as_step(length)
-        tokens = None if tokens is None or tokens < 0 else tokens
-        outcome = ("" if points is None else f";r={points!r}") + (
-            "" if tokens is None else f";n={tokens}"
-        )
         found = item if isinstance(item, str) else next(_stamps(item), None)
-        text = stamp() if found is None or read(found) is None else found.strip()
-        text = _OUTCOME.sub("", text) + outcome
-        _produced(points, tokens)
+        known = None if found is None else read(found)
+        text = stamp() if found is None or known is None else found.strip()
+        known = known or _UNKNOWN
+        points, ids = _reward(reward), _ids(tokens)
+        size = as_step(len(ids) if length is None and ids is not None else length)
+        told = outcome_word(outcome)
+        end = told or known.outcome or (None if points is None else Outcome.TRAINED)
+        now = known._replace(
+            reward=known.reward if points is None else points,
+            length=known.length if size is None or size < 0 else size,
+            outcome=end,
+            group=known.group if group is None else _group(group),
+        )
+        text = _SCORE.sub("", text) + _scored(now)
+        _produced(points, None if size is None or size < 0 else size, ids)
+        if told is not None or known.outcome is None:
+            _ended(now, known, told, reason=reason, environment=environment, parts=components or {})
         if isinstance(item, str):
             return cast("_Item", text)
         _write(item, text, "score")
     return item
+
+
+def _scored(origin: Origin) -> str:
+    """Return what a score adds to a stamp."""
+    parts = (
+        ("r", None if origin.reward is None else repr(origin.reward)),
+        ("n", origin.length),
+        ("o", origin.outcome),
+        ("g", origin.group),
+    )
+    return "".join(f";{key}={value}" for key, value in parts if value is not None)
+
+
+def _group(given: object) -> str:
+    text = str(given)
+    if _GROUP.fullmatch(text):
+        return text
+    return blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
+
+
+def _ids(tokens: object) -> Sequence[object] | None:
+    ids = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    return ids if isinstance(ids, Sequence) else None
+
+
+def _ended(
+    now: Origin,
+    known: Origin,
+    told: Outcome | None,
+    *,
+    reason: object,
+    environment: object,
+    parts: Mapping[str, object],
+) -> None:
+    """Record how a sample ended, if that is known.
+
+    Args:
+        now: Of the sample.
+        known: The same before.
+        told: The outcome that the program gives.
+        reason: Why.
+        environment: Its name.
+        parts: Of the reward.
+    """
+    current = session.running() or session.start_from_environment()
+    if current is None or now.outcome is None:
+        return
+    step = _step(None)
+    components = {name: value for name, of in parts.items() if (value := _reward(of)) is not None}
+    record_end(
+        current.providers.meter.get_meter(_SCOPE, __version__),
+        {} if step is None else {names.RL_LOOP_ITERATION: step},
+        now.outcome,
+        is_first=known.outcome is None,
+        is_told=told is not None,
+        reward=now.reward,
+        reason=reason,
+        environment=environment,
+        components=components,
+    )
 
 
 def _reward(given: object) -> float | None:
@@ -197,7 +307,13 @@ def _write(item: object, text: str, caller: str) -> None:
         )
 
 
-def link(items: object, *, policy_version: int | None = None, step: int | None = None) -> None:
+def link(
+    items: object,
+    *,
+    policy_version: int | None = None,
+    step: int | None = None,
+    weights: object = None,
+) -> None:
     """Link the current span to the spans that generated the samples, and measure the samples' age.
 
     Call it where the samples are used, within the span of the step or phase. Never raises. Of more
@@ -207,12 +323,17 @@ def link(items: object, *, policy_version: int | None = None, step: int | None =
     Records ``rl.sample.age.duration``, and ``.versions`` and ``.steps`` where both sides know them,
     each as mean, min, max, p50 and p99 over the samples; ``rl.policy.staleness`` of each sample
     whose version is known; and of samples with ``score``, mean, min, max and standard deviation of
-    the reward as ``rl.reward.*`` and the mean length as ``rl.episode.length``.
+    the reward as ``rl.reward.*`` and the mean length as ``rl.episode.length``. Of samples whose
+    ``score`` told a group, as far as the groups are whole in this call, it records the shares that
+    teach nothing: ``rl.group.no_signal``, ``.all_right``, ``.all_wrong``, ``rl.sample.no_signal``.
 
     Args:
         items: Samples with a stamp, stamps, or any nesting of sequences and arrays of them.
         policy_version: The version that is trained now.
         step: The training step; default the caller's current one.
+        weights: Importance weight of each sample, new over sampling policy, in the order of the
+            samples: a sequence or an array of numbers. One on a device is waited for. Recorded as
+            ``rl.sample.effective_size``, of all and by the samples' age in versions.
     """
     with session.GUARD:
         number = as_step(_step(step))
@@ -226,7 +347,10 @@ def link(items: object, *, policy_version: int | None = None, step: int | None =
         # Samples of one generation mostly share a span and a stamp.
         origins = [(origin, n) for text, n in Counter(texts).items() if (origin := read(text))]
         _link([origin for origin, _ in origins], sum(n for _, n in origins))
-        _measure(origins, as_step(policy_version), number)
+        version = as_step(policy_version)
+        _measure(origins, version, number)
+        if weights is not None:
+            _measure_weights([read(text) for text in texts], weights, version, number)
 
 
 def link_weights(weights: object, *, policy_version: int | None = None) -> None:
@@ -292,13 +416,17 @@ def read(text: str) -> Origin | None:
     match = _STAMP.fullmatch(text.strip())
     if match is None or not match[0]:
         return None
-    trace_id, span_id, flags, version, step, time, reward, length = match.groups()
+    trace_id, span_id, flags, version, step, time, reward, length, end, group = match.groups()
     span = None
     if trace_id:
         place = int(trace_id, 16), int(span_id, 16), int(flags, 16)
         span = place if place[0] and place[1] else None
     version, step, time, length = map(_integer, (version, step, time, length))
-    return Origin(span, version, step, time, _real(reward), length)
+    outcome = _OUTCOMES.get(end) if end else None  # of a later version
+    return Origin(span, version, step, time, _real(reward), length, outcome, group)
+
+
+_OUTCOMES: Final[Mapping[str, Outcome]] = {one.value: one for one in Outcome}
 
 
 def _integer(written: str | None) -> int | None:
@@ -359,6 +487,29 @@ def _measure(origins: Sequence[tuple[Origin, int]], version: int | None, step: i
             _set(meter, name, value, at_step)
     if lengths := [one.length for one in samples if one.length is not None]:
         _set(meter, names.RL_EPISODE_LENGTH, sum(lengths) / len(lengths), at_step)
+    for name, value in batch_figures((one.group, one.reward, one.outcome) for one in samples):
+        _set(meter, name, value, at_step)
+
+
+def _measure_weights(
+    origins: Sequence[Origin | None], weights: object, version: int | None, step: int | None
+) -> None:
+    current = session.running()
+    values = weights.tolist() if hasattr(weights, "tolist") else weights
+    if current is None or not isinstance(values, Sequence) or len(values) != len(origins):
+        session.GUARD.drop(
+            DropReason.NOT_A_NUMBER,
+            "lineage.link: weights are a sequence with one number for each stamped sample.",
+        )
+        return
+    lags = [
+        None if one is None or one.version is None or version is None else version - one.version
+        for one in origins
+    ]
+    meter = current.providers.meter.get_meter(_SCOPE, __version__)
+    at_step: dict[str, str | int] = {} if step is None else {names.RL_LOOP_ITERATION: step}
+    for attributes, share in effective_sizes([*map(float, values)], lags):
+        _set(meter, names.RL_SAMPLE_EFFECTIVE_SIZE, share, {**attributes, **at_step})
 
 
 def _set(meter: Meter, name: str, value: float, attributes: Mapping[str, str | int]) -> None:
@@ -382,7 +533,9 @@ def _ages(
     return ages
 
 
-def _produced(reward: float | None, length: int | None) -> None:
+def _produced(
+    reward: float | None, length: int | None, tokens: Sequence[object] | None = None
+) -> None:
     current = session.running() or session.start_from_environment()
     if current is None:
         return
@@ -393,6 +546,8 @@ def _produced(reward: float | None, length: int | None) -> None:
         meter.create_gauge(*described(names.RL_SAMPLE_REWARD)).set(reward, at_step)
     if length is not None:
         meter.create_histogram(*described(names.RL_SAMPLE_LENGTH)).record(length, at_step)
+    if tokens is not None and (share := repetition(tokens)) is not None:
+        meter.create_gauge(*described(names.RL_SAMPLE_REPETITION)).set(share, at_step)
 
 
 def _of_rewards(rewards: Sequence[float]) -> Iterator[tuple[str, float]]:

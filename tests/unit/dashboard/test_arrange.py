@@ -139,3 +139,29 @@ def test_the_reward_comes_first() -> None:
         if spec.instrument is Instrument.GAUGE
     ]
     assert arrange(keys)[0].panels[0].keys == (names.RL_REWARD_MEAN,)
+
+
+def test_a_chart_has_what_is_healthy_of_its_metric_and_one_of_an_own_name_has_nothing() -> None:
+    group = KeySpec("trainer/group/no_signal", names.RL_GROUP_NO_SIGNAL, "trainer", axis="step")
+    (section, panel), (_, own) = panels(group, KeySpec("mine", "mine", "trainer", axis="step"))
+    assert (section, panel.healthy) == ("Learning", names.METRICS[group.name].healthy)
+    assert panel.healthy
+    assert own.healthy == ""
+
+
+def test_samples_by_how_they_ended_share_a_chart() -> None:
+    ends = [
+        KeySpec(
+            f"env/sample/outcomes/swe/{end}/rate",
+            names.RL_SAMPLE_OUTCOMES,
+            "env",
+            ((names.RL_ENVIRONMENT_NAME, "swe"), (names.RL_SAMPLE_OUTCOME, end)),
+            "rate",
+            "{sample}/s",
+            "step",
+        )
+        for end in ("environment_failed", "trained")
+    ]
+    ((section, panel),) = panels(*ends)
+    assert (section, panel.title) == ("Learning", "Samples by outcome, env (sample/s)")
+    assert panel.keys == tuple(spec.key for spec in ends)

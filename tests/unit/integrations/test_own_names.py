@@ -47,25 +47,31 @@ TRL = {
     "learning_rate": "trainer/learning_rate",
     "reward": "trainer/reward/mean",
     "reward_std": "trainer/reward/std",
-    "rewards/accuracy/mean": "trainer/rewards/accuracy/mean",
+    "rewards/accuracy/mean": "trainer/reward/component/accuracy",
     "rewards/accuracy/std": "trainer/rewards/accuracy/std",
     "kl": "trainer/policy/kl/reference",
     "entropy": "trainer/policy/entropy",
     "clip_ratio/region_mean": "trainer/policy/clip_fraction",
-    "clip_ratio/low_mean": "trainer/clip_ratio/low_mean",
+    "clip_ratio/low_mean": "trainer/policy/clip_fraction/low",
     "clip_ratio/high_max": "trainer/clip_ratio/high_max",
-    "frac_reward_zero_std": "trainer/frac_reward_zero_std",
+    "frac_reward_zero_std": "trainer/group/no_signal",
     "sampling/importance_sampling_ratio/mean": "trainer/policy/importance_ratio/mean",
     "sampling/importance_sampling_ratio/max": "trainer/policy/importance_ratio/max",
     "completions/mean_length": "trainer/episode/length/mean",
     "completions/max_length": "trainer/episode/length/max",
-    "completions/clipped_ratio": "trainer/completions/clipped_ratio",
+    "completions/clipped_ratio": "trainer/sample/truncated",
     "num_tokens": "trainer/num_tokens",
     "step_time": "trainer/step_time",  # the adapter measures the whole step
     "epoch": "trainer/epoch",
 }
 
-PRIME_RL = {"perf/mfu": "trainer/mfu", "time/step": "trainer/iteration/duration"}
+PRIME_RL = {
+    "perf/mfu": "trainer/mfu",
+    "time/step": "trainer/iteration/duration",
+    "train/agg/all/solver/reward/mean": "trainer/sample/reward",
+    "train/agg/effective/solver/reward/mean": "trainer/sample/reward/effective",
+    "train/swe/effective/solver/reward/mean": "trainer/sample/reward/effective/swe",
+}
 
 
 def logged_by_verl(adapter: Adapter, metrics: Mapping[str, float]) -> None:

@@ -39,6 +39,8 @@ def test_a_rule_uses_every_group_and_known_attributes(program: str) -> None:
         "rl.phase",
         "rl.phase_class",
         "rl.staleness.part",
+        "rl.environment.name",
+        "rl.reward.name",
         "hw.id",
         "hw.type",
         "error.type",
@@ -153,7 +155,13 @@ def test_no_statistic_is_a_counter() -> None:
             "ray/node.1.gpu.3.util",
             Alias("hw.gpu.utilization", "1", 0.01, {"hw.id": "1.3"}),
         ),
-        ("trl", "rewards/accuracy/mean", None),
+        (
+            "trl",
+            "rewards/accuracy/mean",
+            Alias("rl.reward.component", "1", 1.0, {"rl.reward.name": "accuracy"}),
+        ),
+        ("trl", "rewards/accuracy/std", None),
+        ("trl", "frac_reward_zero_std", Alias("rl.group.no_signal", "1")),
     ],
 )
 def test_names_become_what_they_mean(program: str, name: str, alias: Alias | None) -> None:

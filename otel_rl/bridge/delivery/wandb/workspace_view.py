@@ -223,7 +223,11 @@ def _workspace(
     account: Account, entity: str, sections: Sequence[Section], tables: Sequence[str]
 ) -> "Workspace":
     import wandb_workspaces.workspaces as ws
-    from wandb_workspaces.reports.v2.interface import LinePlot, WeavePanelSummaryTable
+    from wandb_workspaces.reports.v2.interface import (
+        LinePlot,
+        MarkdownPanel,
+        WeavePanelSummaryTable,
+    )
 
     prefix = "otel_rl/" if account.attached_run else ""
 
@@ -233,6 +237,15 @@ def _workspace(
             x=prefix + (STEP if panel.axis == "step" else HOURS),
             y=[_own(wandb_key(key), prefix) for key in panel.keys],
             plot_type="stacked-area" if panel.is_stacked else "line",
+        )
+
+    def notes(section: Section) -> list[MarkdownPanel]:
+        """What is healthy, beside the charts: a W&B chart has no place for words."""
+        told = dict.fromkeys(
+            f"- **{panel.title}**: {panel.healthy}" for panel in section.panels if panel.healthy
+        )
+        return (
+            [MarkdownPanel(markdown="\n".join(["Healthy looks like", "", *told]))] if told else []
         )
 
     of_tables = [
@@ -255,7 +268,7 @@ def _workspace(
             *(
                 ws.Section(
                     name=section.title,
-                    panels=[plot(panel) for panel in section.panels],
+                    panels=[*notes(section), *(plot(panel) for panel in section.panels)],
                     is_open=place == 0,
                     layout_settings=ws.SectionLayoutSettings(columns=3, rows=2),
                 )
