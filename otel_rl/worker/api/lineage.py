@@ -32,6 +32,7 @@ from otel_rl.semconv import names
 from otel_rl.semconv.spec import described
 from otel_rl.version import __version__
 from otel_rl.worker import served_policy, session
+from otel_rl.worker.api.rollouts import rollout
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import NotANumber, as_step, hold, number
@@ -41,6 +42,7 @@ __all__ = [
     "link",
     "link_weights",
     "read",
+    "rollout",
     "score",
     "stamp",
 ]
