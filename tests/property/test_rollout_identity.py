@@ -31,7 +31,7 @@ STAGES = 4
 
 
 def batch(identity: tuple[str, int], stage: int, time_ns: int) -> Batch:
-    named = {"id": identity[0], "attempt": identity[1]}
+    named: dict[str, Any] = {"id": identity[0], "attempt": identity[1]}
     if stage < 2:
         begun_ns = T0 + IDENTITIES.index(identity) * MS
         return progress(KEY, time_ns, begun_ns=begun_ns, stage=f"turn {stage}", **named)
@@ -53,8 +53,9 @@ class Plan:
 def plans(draw: st.DrawFn) -> Plan:
     plan = Plan()
     for number in range(draw(st.integers(1, 20))):
-        if plan.sent and draw(st.booleans()):
-            plan.sent.append(draw(st.sampled_from(plan.sent)))  # a sender that missed the answer
+        repeated = st.none() | st.sampled_from(plan.sent) if plan.sent else st.none()
+        if (again := draw(repeated)) is not None:
+            plan.sent.append(again)  # by a sender that missed the answer
             continue
         identity = draw(st.sampled_from(IDENTITIES))
         stage = plan.stages.get(identity, -1) + 1
@@ -99,6 +100,6 @@ def test_a_repeated_record_counts_once(plan: Plan) -> None:
     by_identity = {(one["id"], one["attempt"]): one for one in finished}
     assert len(by_identity) == len(finished)
     assert by_identity.keys() == {of for of, stage in plan.stages.items() if stage >= 2}
-    for identity, one in by_identity.items():
-        assert one["reward"] == identity[1] / 2
-        assert one.get("outcome") == ("masked" if plan.stages[identity] == 3 else None)
+    for identity, told in by_identity.items():
+        assert told["reward"] == identity[1] / 2
+        assert told.get("outcome") == ("masked" if plan.stages[identity] == 3 else None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
@@ -19,13 +20,13 @@ GENERATOR = Worker("generator", "generator-0", 0)
 _AT_ONCE = 512  # rollouts of a commit
 
 
-def progress(key: ExperimentKey, time_ns: int, of: int = 0, **fields: Value) -> Batch:
+def progress(key: ExperimentKey, time_ns: int, of: int = 0, **fields: Any) -> Batch:
     """What a generator reports of a rollout in flight."""
     told = {"begun_ns": time_ns, "progress_ns": time_ns, "stage": "generate", **fields}
     return _batch(key, "rl.rollout.progress", told, time_ns, of)
 
 
-def sample(key: ExperimentKey, time_ns: int, of: int = 0, **fields: Value) -> Batch:
+def sample(key: ExperimentKey, time_ns: int, of: int = 0, **fields: Any) -> Batch:
     """What a generator reports of a rollout that has ended."""
     return _batch(key, "rl.rollout.sample", fields, time_ns, of)
 
@@ -33,7 +34,7 @@ def sample(key: ExperimentKey, time_ns: int, of: int = 0, **fields: Value) -> Ba
 def _batch(
     key: ExperimentKey, name: str, fields: Mapping[str, Value], time_ns: int, of: int
 ) -> Batch:
-    resource = {
+    resource: Mapping[str, Value] = {
         "rl.experiment.name": key.experiment,
         "rl.experiment.trial": key.trial,
         "rl.worker.role": "generator",

@@ -81,21 +81,30 @@ class rollout:  # noqa: N801  # reads as a statement: with rollout(id="17")
         self._token: Token[OpenRollout | None] | None = None
         self._pid = self._ended = 0
 
-    def __enter__(self) -> Self:
+    def begin(self) -> Self:
+        """Begin the rollout without a block: ``end`` ends it, and no phase is its stage.
+
+        For programs that begin a rollout in one callback and end it in another.
+        """
         with session.GUARD:
             entered, self._pid = self._entered, os.getpid()
             beginning = _text_of_prompt(self._prompt)
             if beginning:
                 entered.fields["prompt"] = cut(beginning, _MAX_BEGINNING_CHARS)
             entered.begun_ns = entered.progress_ns = time_ns()
-            entered.stage = flows.innermost()
             if not OPEN.add(entered):
                 session.GUARD.drop(
                     DropReason.TOO_MANY_SAMPLES,
                     f"More than {MAX_OPEN} rollouts of this process are open; further ones are "
                     "shown when they have ended.",
                 )
-            self._token = CURRENT.set(entered)
+        return self
+
+    def __enter__(self) -> Self:
+        self.begin()
+        with session.GUARD:
+            self._entered.stage = flows.innermost()
+            self._token = CURRENT.set(self._entered)
         return self
 
     def __exit__(

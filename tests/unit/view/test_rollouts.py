@@ -16,7 +16,8 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, SampleDrop, ValueFold
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.bridge.rows import rollouts as bridge_rollouts
-from otel_rl.records import Batch, ExperimentKey, Value
+from otel_rl.bridge.rows.series.streams import WorkerState
+from otel_rl.records import Batch, ExperimentKey, TextSample, Value, Worker
 from otel_rl.run_id import run_id
 from otel_rl.signals import Signal
 from otel_rl.view.pages import Pages, Question
@@ -152,7 +153,7 @@ def test_rows_of_a_data_set_are_no_rollouts_with_one_id(life: Life, tmp_path: Pa
     ],
 )
 def test_identities_of_others_are_understood(
-    life: Life, tmp_path: Path, fields: dict[str, Value]
+    life: Life, tmp_path: Path, fields: dict[str, Any]
 ) -> None:
     life.take(progress(KEY, T0, id="a", attempt=2), now_ns=T0)
     assert Looked(tmp_path).ids_in_flight() == ["a"]
@@ -179,11 +180,11 @@ def test_a_trackers_table_has_some_of_the_rollouts_and_the_page_all(
 
 def test_the_journal_keeps_the_newest_rollouts_and_counts_the_others() -> None:
     rollouts = bridge_rollouts.Rollouts()
-    worker = bridge_rollouts.WorkerState("generator", "0")
+    worker = WorkerState("generator", "0")
     forgotten = 0
     for n in range(400):
-        one = bridge_rollouts.TextSample(
-            *(bridge_rollouts.Worker("generator", "g"), "samples", 1, T0 + n),
+        one = TextSample(
+            *(Worker("generator", "g"), "samples", 1, T0 + n),
             *({"id": f"{n}", "text": f"{n**99}"}, n),
         )
         rollouts.finish(one, worker, "generator/samples")

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -25,9 +25,9 @@ def of_this_test() -> Iterator[None]:
     OPEN.forget()
 
 
-def bodies(sink: Sink, name: str) -> list[Mapping[str, Any]]:
+def bodies(sink: Sink, name: str) -> list[dict[str, Any]]:
     assert otel_rl.flush(timeout_s=60)
-    return [cast("Mapping[str, Any]", one.body) for one in sink.events(f"rl.rollout.{name}")]
+    return [cast("dict[str, Any]", one.body) for one in sink.events(f"rl.rollout.{name}")]
 
 
 def test_a_rollout_is_told_while_it_runs_with_its_phase_as_its_stage(started: Sink) -> None:
