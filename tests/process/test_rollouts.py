@@ -227,6 +227,7 @@ def test_one_prompt_is_followed_over_steps(many: Browser) -> None:
         "[...document.querySelectorAll('button')].find((of) => of.textContent === 'by prompt')"
         ".click()"
     )
+    many.wait(f"{STATUS} === '50000 of 100000 samples, page 1 of 50'")
     many.wait("document.querySelector('#groups .over')")
     many.do("document.querySelector('#groups .over').click()")
     steps = (
