@@ -479,6 +479,9 @@ CONSOLE: Final = "otel_rl/console"
 CONSOLE_COLUMNS: Final = ("line", "time_ns", "worker", "stream", "text")
 """``line`` counts the lines of the run from 0."""
 
+PROGRESS: Final = "otel_rl/rollouts"
+"""Name under which the progress of rollouts in flight is a sample. It makes no table."""
+
 STACKS: Final = "stacks"
 """Name of the tables of where workers stand whose phases take too long."""
 
@@ -507,6 +510,11 @@ class TextSample:
     def is_console(self) -> bool:
         """True for lines of a worker's console."""
         return self.table == CONSOLE and self.fields.keys() == {LOG_IOSTREAM, "text"}
+
+    @property
+    def is_progress(self) -> bool:
+        """True for the progress of a rollout that has not ended."""
+        return self.table == PROGRESS
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,9 @@ class SampleDrop(StrEnum):
         DAMAGED: The batch was damaged on the disk and is set aside. Check the disk.
         UNDECODABLE: The batch cannot be decoded and is set aside. This is a defect: report it with
             the log.
+        TOO_MANY_IN_FLIGHT: A run had 4,096 rollouts in flight: the page shows further ones when
+            they have ended.
+        OLD_ROLLOUT: A run had 256 MiB of finished rollouts, compressed: the page lacks its oldest.
     """
 
     TOO_MANY_SERIES = "too_many_series"
@@ -180,6 +183,8 @@ class SampleDrop(StrEnum):
     TOO_MANY_CONFIG_KEYS = "too_many_config_keys"
     DAMAGED = "damaged"
     UNDECODABLE = "undecodable"
+    TOO_MANY_IN_FLIGHT = "too_many_in_flight"
+    OLD_ROLLOUT = "old_rollout"
 
 
 class ValueFold(StrEnum):
@@ -187,9 +192,11 @@ class ValueFold(StrEnum):
 
     Attributes:
         ATTRIBUTES: Series beyond 1,000 keys of a metric. Look for an id in an attribute.
+        ROLLOUTS: Samples with an id beyond 256 of a table. The page has them.
     """
 
     ATTRIBUTES = "attributes"
+    ROLLOUTS = "rollouts"
 
 
 class ArchiveDrop(StrEnum):

@@ -17,10 +17,12 @@ import numpy as np
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.trace import SpanKind
 
+from otel_rl import lineage
 from otel_rl.demo import task
 from otel_rl.demo.messages import Carrier, Group, Request
 from otel_rl.demo.settings import DemoSettings
 from otel_rl.semconv import names
+from otel_rl.semconv.outcomes import Outcome
 from otel_rl.semconv.spec import described
 
 __all__ = ["Admission", "Prompts", "ReplayBuffer", "Replicas"]
@@ -124,6 +126,9 @@ class Replicas:
         self._queue_limit = queue_limit
         self._line: deque[Request] = deque()
         self._given: dict[int, dict[int, Request]] = {}
+        # Of the requests of replicas, by number; and how often each was lost.
+        self._rollouts: dict[int, lineage.rollout] = {}
+        self._losses: Counter[int] = Counter()
         self._failed_at_s: dict[int, float] = {}
         self._failed_starts: Counter[int] = Counter()
         meter = metrics.get_meter("otel_rl.demo.processes.orchestrator")
@@ -148,6 +153,10 @@ class Replicas:
             The number of its requests.
         """
         lost = self._given.pop(replica, {})
+        for number in lost:
+            self._losses[number] += 1
+            reason = f"generator-{replica} was lost"
+            self._rollouts.pop(number).end(outcome=Outcome.CANCELLED, reason=reason)
         self._line.extendleft(reversed(lost.values()))
         self.failures += 1
         self.rerouted += len(lost)
@@ -174,6 +183,14 @@ class Replicas:
             return None
         request = self._line.popleft()
         self._given[replica][request.number] = request
+        rollout = lineage.rollout(
+            request.number,
+            self._losses[request.number] + 1,
+            prompt=request.prompt,
+            environment="addition",
+        )
+        self._rollouts[request.number] = rollout.begin()
+        rollout.stage(f"generator-{replica}")
         self._queue_depth.add(1, _attributes(replica))
         return replica, request
 
@@ -188,6 +205,8 @@ class Replicas:
         if self._given.get(replica, {}).pop(number, None) is None:
             return None
         self._queue_depth.add(-1, _attributes(replica))
+        self._rollouts.pop(number).end()
+        del self._losses[number]
         del self._failed_starts[replica]
         failed_at_s = self._failed_at_s.pop(replica, None)
         if failed_at_s is None:

@@ -157,6 +157,7 @@ RL_REWARD_MIN: Final = "rl.reward.min"
 RL_REWARD_NAME: Final = "rl.reward.name"
 RL_REWARD_STD: Final = "rl.reward.std"
 RL_REWARD_SUM: Final = "rl.reward.sum"
+RL_ROLLOUT_PROGRESS: Final = "rl.rollout.progress"
 RL_ROLLOUT_SAMPLE: Final = "rl.rollout.sample"
 RL_RUN_ID: Final = "rl.run.id"
 RL_SAMPLE_AGE_DURATION: Final = "rl.sample.age.duration"
@@ -442,6 +443,7 @@ EVENTS: Final = frozenset(
     {
         RL_EXPERIMENT_END,
         RL_EXPERIMENT_START,
+        RL_ROLLOUT_PROGRESS,
         RL_ROLLOUT_SAMPLE,
         RL_WORKER_CONSOLE,
         RL_WORKER_END,

@@ -38,7 +38,15 @@ from otel_rl.view.parts.overview import (
     step_seconds,
     time_of_step,
 )
-from otel_rl.view.parts.rollouts import Order, Wanted, rollouts
+from otel_rl.view.parts.rollout_index import RolloutIndex, RolloutIndices
+from otel_rl.view.parts.rollouts import (
+    Order,
+    Wanted,
+    in_flight,
+    one_rollout,
+    prompts,
+    rollouts,
+)
 from otel_rl.view.parts.run_results import RunResults
 from otel_rl.view.parts.timeline import before_and_after, step_without_spans, timeline
 from otel_rl.view.parts.workers import heatmap, phases, standing
@@ -110,6 +118,7 @@ class Pages:
         self._clock_ns = clock_ns
         self._journals = Journals(settings.journal_place)
         self._results = RunResults(self._journals)
+        self._rollouts = RolloutIndices()
         self._diagnoses = Diagnoses(every_s=_DIAGNOSED_EVERY_S, budget_s=_DIAGNOSIS_READING_S)
         self._catalogues: dict[tuple[str, Tier], tuple[int, Catalogue]] = {}
         self._logged_ns: int | None = None
@@ -121,7 +130,10 @@ class Pages:
             "workers": self._workers,
             "timeline": self._timeline,
             "change": self._change,
-            "rollouts": self._rollouts,
+            "rollouts": lambda found, query: rollouts(*self._wanted(found, query)),
+            "prompts": lambda found, query: prompts(*self._wanted(found, query)),
+            "rollout": self._rollout,
+            "in_flight": self._in_flight,
             "log": self._log,
             "health": self._health,
             "environment": lambda found, _query: environment(found.run.description),
@@ -319,10 +331,31 @@ class Pages:
         shown_ = None if since is None else before_and_after(found, since, _step(query, "until"))
         return shown_ or {"before": None, "after": None}
 
-    def _rollouts(self, found: Found, query: Mapping[str, str]) -> Any:
-        search, table = query.get("search", ""), query.get("table", "")
-        order = Order(query.get("order") or Order.NEWEST)
-        return rollouts(found, Wanted(search, table, _step(query, "step"), order))
+    def _wanted(self, found: Found, query: Mapping[str, str]) -> tuple[Found, RolloutIndex, Wanted]:
+        wanted = Wanted(
+            query.get("search", ""),
+            query.get("table", ""),
+            _step(query, "step"),
+            Order(query.get("order") or Order.NEWEST),
+            query.get("outcome", ""),
+            query.get("environment", ""),
+            _real(query, "lowest"),
+            _real(query, "highest"),
+            _whole(query, "prompt"),
+            query.get("group", ""),
+            _whole(query, "page") or 0,
+        )
+        return found, self._rollouts.of(found), wanted
+
+    def _rollout(self, found: Found, query: Mapping[str, str]) -> Any:
+        told = one_rollout(found, self._rollouts.of(found), _whole(query, "number") or 0)
+        if told is None:
+            raise _NotFound("The journal has no such rollout any more.")
+        return {**told, "trace_url": redacted(self._settings.rows.trace_url)}
+
+    def _in_flight(self, found: Found, _query: Mapping[str, str]) -> Any:
+        told = in_flight(found, self._rollouts.of(found), self._clock_ns())
+        return {**told, "has_ended": not found.run.has_bridge}
 
     def _log(self, found: Found, query: Mapping[str, str]) -> Any:
         at_ms = float(query["at"]) if query.get("at") else None
@@ -365,6 +398,16 @@ def _read_so_far(progress: Progress) -> dict[str, float]:
 def _step(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name)
     return int(float(text)) if text else None
+
+
+def _whole(query: Mapping[str, str], name: str) -> int | None:
+    text = query.get(name)
+    return int(text) if text else None
+
+
+def _real(query: Mapping[str, str], name: str) -> float | None:
+    text = query.get(name)
+    return float(text) if text else None
 
 
 @lru_cache(maxsize=1)

@@ -182,8 +182,8 @@ def _answers(run: str, contents: Contents, news: Callable[[str], None]) -> _Part
         answers[_address(path, query)] = yield from _get(path, query)
     answers[f"runs/{run}/environment"] = yield from _once(f"runs/{run}/environment")
     answers["before"] = yield from _once(f"runs/{run}/before")
-    for page in ("workers", "rollouts", "log", "health"):
-        if page in contents.pages:
+    for page in ("workers", "rollouts", "prompts", "log", "health"):
+        if page in contents.pages or (page == "prompts" and "rollouts" in contents.pages):
             answers[f"runs/{run}/{page}"] = yield from _get(f"runs/{run}/{page}")
     path = f"runs/{run}/timeline"
     timeline = answers[path] = yield from _get(path)

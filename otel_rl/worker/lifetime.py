@@ -13,6 +13,7 @@ from otel_rl.semconv.names import (
     OTEL_RL_WORKER_SPANS_DROPPED,
     RL_EXPERIMENT_START,
     RL_LOOP_ITERATION,
+    RL_ROLLOUT_PROGRESS,
     RL_RUN_ID,
     RL_TRACKER_WANDB_RUN_PATH,
     RL_WORKER_COUNT,
@@ -37,6 +38,7 @@ from otel_rl.worker.otlp.anyvalue import Plain
 from otel_rl.worker.otlp.requests import Request
 from otel_rl.worker.phases.flows import GcTime, show_phases
 from otel_rl.worker.phases.hangs import HangWatch
+from otel_rl.worker.rollouts import OPEN
 from otel_rl.worker.settings import (
     ProvenanceDetail,
     Settings,
@@ -378,6 +380,8 @@ class Session:
         if self.settings.logs.enabled:
             with GUARD:
                 self._send_stacks()
+            with GUARD:
+                self._send_rollouts()
         events = self.providers.events.take_all()
         self._has_reported = self._has_reported or bool(measured or events)
         if self._is_worker and not self._has_started:
@@ -403,6 +407,19 @@ class Session:
             size = text_chars(fields)
             if not self.providers.events.add(RL_WORKER_STACK, attributes, fields, text_chars=size):
                 GUARD.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")
+
+    def _send_rollouts(self) -> None:
+        """Tell the progress of open rollouts. One for which there is no room is told later."""
+        for one in OPEN.untold():
+            one.is_untold = False
+            attributes: dict[str, Plain] = {}
+            if one.step is not None:
+                attributes[RL_LOOP_ITERATION] = one.step
+            if not self.providers.events.add(
+                RL_ROLLOUT_PROGRESS, attributes, one.told(), text_chars=text_chars(one.fields)
+            ):
+                one.is_untold = True
+                return
 
     def _begin_sampling(self) -> None:
         if self._is_ending:  # the last collection may be the worker's first report

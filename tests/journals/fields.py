@@ -9,6 +9,7 @@ import msgspec
 
 from otel_rl.bridge.rows.archived_points import ArchivedPart
 from otel_rl.bridge.rows.dedup.dedup_log import Part
+from otel_rl.bridge.rows.rollouts import Head, InFlight
 from otel_rl.bridge.rows.series.table_state import Identities
 from otel_rl.bridge.rows.steps.written_steps import LogPart
 from otel_rl.bridge.rows.stored_run import StoredRun
@@ -16,7 +17,10 @@ from otel_rl.records import KeySpec, SpanRecord
 
 __all__ = ["fields_of_state"]
 
-_STORED = (StoredRun, Identities, Part, LogPart, ArchivedPart, KeySpec, SpanRecord)
+_STORED = (
+    *(StoredRun, Identities, Part, LogPart, ArchivedPart, KeySpec, SpanRecord),
+    *(Head, InFlight),
+)
 
 
 def fields_of_state() -> str:

@@ -243,6 +243,11 @@ def every_event() -> list[LogRecord]:
             {"rl.loop.iteration": 7, "rl.sample.table": "eval", "log.record.uid": "i/2"},
             {"prompt": "1 + 1 =\n", "completion": " 2", "reward": 1.0, "n": 3, "is_ok": True},
         ),
+        event(
+            "rl.rollout.progress",
+            {"rl.loop.iteration": 7, "log.record.uid": "i/3"},
+            {"id": "17", "attempt": 1, "stage": "generate", "begun_ns": 10**18, "progress_ns": 1},
+        ),
         event("rl.experiment.end", {"rl.experiment.status": "complete"}),
         event(
             "rl.worker.stack",

@@ -10,6 +10,7 @@ from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
+from otel_rl.bridge.rows.rollouts import Finished, encoded, head_of, identity_of
 from otel_rl.bridge.rows.span_log import SpanLog, span_log
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
 from otel_rl.records import (
@@ -162,6 +163,7 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
                         Log.HISTORY: (facts.time_ns, facts.encode()),
                         Log.KEYS: (0, keys) if number == 0 else None,
                         Log.SPANS: _spans(run, step, facts) if run.has_spans else None,
+                        Log.ROLLOUTS: _rollouts(run, number, facts.time_ns),
                     },
                     step=step,
                 )
@@ -170,6 +172,15 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
         )
     finally:
         journal.close()
+
+
+def _rollouts(run: LookedAt, number: int, time_ns: int) -> tuple[int, bytes] | None:
+    samples = [one for place, one in enumerate(run.samples) if place % run.steps == number]
+    finished = []
+    for one in samples:
+        identity = identity_of(one)
+        finished.append(Finished(head_of(one, identity, None, time_ns, "reward/rollouts", ""), one))
+    return (time_ns, encoded(finished)) if finished else None
 
 
 def _spans(run: LookedAt, step: int, facts: Facts) -> SpanLog:

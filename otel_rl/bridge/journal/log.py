@@ -30,6 +30,12 @@ class Log(StrEnum):
     HISTORY = "history"
     """Records for a diagnosis."""
 
+    ROLLOUTS = "rollouts"
+    """Finished rollouts, see ``rows.rollouts``."""
+
+    IN_FLIGHT = "in_flight"
+    """Rollouts in flight: one part, which the next one replaces."""
+
     KEYS = "keys"
     """Meaning of the tracker keys, which is never forgotten."""
 

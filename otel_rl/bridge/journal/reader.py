@@ -154,25 +154,29 @@ def newest_history(connection: Connection, run: str, *, records: int) -> int:
     return int(found[0]) if found else 0
 
 
-def first_history(connection: Connection, run: str) -> int:
+def first_history(connection: Connection, run: str, kind: Log = Log.HISTORY) -> int:
+    """Return the number of the first record of a log that is still there; 0 without one."""
     (number,) = connection.execute(
-        "SELECT COALESCE(MIN(number), 0) FROM log WHERE run_id = ? AND kind = ?", (run, _HISTORY)
+        "SELECT COALESCE(MIN(number), 0) FROM log WHERE run_id = ? AND kind = ?", (run, str(kind))
     ).fetchone()
     return int(number)
 
 
 def read_history(
-    connection: Connection, run: str, *, after: int = 0, limit: int = 256
+    connection: Connection, run: str, *, after: int = 0, limit: int = 256, kind: Log = Log.HISTORY
 ) -> Sequence[tuple[int, bytes | None]]:
-    """Return some encoded ``Facts`` after a number, each with its own; None for a damaged one."""
+    """Return some records of a log after a number, each with its own; None for a damaged one.
+
+    Those of the history are encoded ``Facts``.
+    """
     # The index alone finds the numbers: a long run's bodies are not sorted anew for each part.
     found = connection.execute(
         "SELECT number, body, crc FROM log WHERE number IN (SELECT number FROM log"
         " WHERE run_id = ? AND kind = ? AND number > ? ORDER BY number LIMIT ?) ORDER BY number",
-        (run, _HISTORY, after, limit),
+        (run, str(kind), after, limit),
     ).fetchall()
     return [
-        (number, body if checksum(body, run, _HISTORY) == crc else None)
+        (number, body if checksum(body, run, str(kind)) == crc else None)
         for number, body, crc in found
     ]
 

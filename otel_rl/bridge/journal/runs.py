@@ -180,7 +180,7 @@ class SavedRun:
         state: ``Commit.state`` of the last commit; None for a run that is new.
         next_row: The number of the next row; not 0 without a state if the state is damaged.
         logs: The parts of each log that were not forgotten, oldest first, without those
-            that only readers of the run need: the history, and the spans of chosen steps.
+            that only readers of the run need: the history, the spans of chosen steps, rollouts.
         fault: Why there is no state though one was kept; it was logged.
         lost_ns: It is unknown which points up to this time were taken; 0 if it is known.
             The run was removed, see ``Retention``.
@@ -299,7 +299,7 @@ class RunStore:
             logs: dict[Log, Sequence[bytes]] = {
                 kind: read_log(connection, run, kind)
                 for kind in Log
-                if kind not in {Log.HISTORY, Log.CHOSEN}
+                if kind not in {Log.HISTORY, Log.CHOSEN, Log.ROLLOUTS}
             }
         next_row, lost_ns, body, crc = found
         state, fault = (None, None) if body is None else _sound(key, body, crc)

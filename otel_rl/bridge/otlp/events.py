@@ -15,6 +15,7 @@ from otel_rl.bridge.otlp.resource import Sender, sender_of
 from otel_rl.records import (
     CONSOLE,
     PART,
+    PROGRESS,
     STACKS,
     Announcement,
     Batch,
@@ -85,6 +86,9 @@ def event_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
                         departures.append(_departure(event, record, attributes, worker, time_ns))
                     case names.RL_WORKER_STACK:
                         named = {**attributes, names.RL_SAMPLE_TABLE: STACKS}
+                        samples.append(_sample(record, named, worker, time_ns))
+                    case names.RL_ROLLOUT_PROGRESS:
+                        named = {**attributes, names.RL_SAMPLE_TABLE: PROGRESS}
                         samples.append(_sample(record, named, worker, time_ns))
                     case names.RL_ROLLOUT_SAMPLE:
                         samples.append(_sample(record, attributes, worker, time_ns))

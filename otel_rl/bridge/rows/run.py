@@ -48,6 +48,7 @@ from otel_rl.bridge.rows.messages import (
     of_spans,
     of_units,
 )
+from otel_rl.bridge.rows.rollouts import Rollouts
 from otel_rl.bridge.rows.row_maker import Closed, RowMaker
 from otel_rl.bridge.rows.run_batches import RunBatches
 from otel_rl.bridge.rows.run_counts import RunCounts, SampleCounts
@@ -85,6 +86,7 @@ _UNRECOGNISED: Final = "repeated samples are not recognised"
 _UNJOINED: Final = "late samples make rows of their own"
 _UNEXPLAINED: Final = "steps go unexplained"
 _UNDESCRIBED: Final = "they are described again"
+_UNSHOWN: Final = "the page lacks those in flight until they make progress"
 
 _NO_METRICS = (
     *("otel_rl.", "hw.", "system.", "rl.host.", "rl.goodput."),
@@ -199,6 +201,7 @@ class Run:
             ),
             ("Spans", saved.log(Log.SPANS), run.restore_spans, _UNEXPLAINED),
             ("Keys", saved.log(Log.KEYS), run.restore_keys, _UNDESCRIBED),
+            ("Rollouts", saved.log(Log.IN_FLIGHT), run.restore_rollouts, _UNSHOWN),
         )
         for name, bodies, restore, lost in logs:
             what = f"{name} of {key} in the journal are"
@@ -292,6 +295,7 @@ class Run:
         intake = self.intake
         clock_ns, now_ns = now_ns, self.clock.at(now_ns)
         self.reports.look(now_ns)
+        intake.rollouts.end_lost(intake.series.workers.states, clock_ns)
         numeric = self._close_numeric(now_ns, clock_ns, at_most, everything=everything)
         left = at_most - sum(len(row.values) for row in numeric)
         tables = intake.tables.close(intake.settings, now_ns, everything=everything, at_most=left)
@@ -435,6 +439,9 @@ class Run:
         dedup = self.take_dedup()
         steps = intake.steps.take_log()
         chosen = self.span_window.chosen.take_log()
+        open_ns = intake.rollouts.kept.open_ns
+        rollouts = intake.rollouts.take_finished(now_ns, intake.settings.max_rollout_bytes)
+        in_flight = intake.rollouts.take_open(now_ns)
         state = encode(self.stored())
         self.state_bytes = len(state)
         keys = self.row_maker.keys.take()
@@ -456,6 +463,8 @@ class Run:
                 Log.SPANS: recent.take_log(),
                 Log.CHOSEN: chosen,
                 Log.HISTORY: history,
+                Log.ROLLOUTS: rollouts,
+                Log.IN_FLIGHT: in_flight,
                 Log.KEYS: (now_ns, encode_keys(keys)) if keys else None,
             },
             forgotten={
@@ -463,6 +472,8 @@ class Run:
                 Log.STEPS: intake.steps.logs.forgotten,
                 Log.SPANS: recent.forgotten_ns,
                 Log.HISTORY: intake.history.kept.forgotten_ns,
+                Log.ROLLOUTS: intake.rollouts.kept.forgotten_ns,
+                Log.IN_FLIGHT: 0 if in_flight is None else open_ns,
             },
             description=description,
             roles=self.liveness.roles(),
@@ -480,6 +491,11 @@ class Run:
         series, counts = self.intake.series, self.counts
         counts.add(Counter.VALUES_FOLDED, series.newly_folded, ValueFold.ATTRIBUTES)
         series.newly_folded = 0
+        rollouts = self.intake.rollouts
+        counts.add(Counter.VALUES_FOLDED, rollouts.newly_folded, ValueFold.ROLLOUTS)
+        counts.add(Counter.SAMPLES_DROPPED, rollouts.newly_unshown, SampleDrop.TOO_MANY_IN_FLIGHT)
+        counts.add(Counter.SAMPLES_DROPPED, rollouts.newly_forgotten, SampleDrop.OLD_ROLLOUT)
+        rollouts.newly_folded = rollouts.newly_unshown = rollouts.newly_forgotten = 0
         lost, self.batches.lost = self.batches.lost, 0
         if lost:
             counts.add(Counter.SAMPLES_DROPPED, lost, SampleDrop.RUN_REMOVED)
@@ -614,6 +630,7 @@ class Run:
             begun=self.batches.begun,
             goodput=intake.goodput,
             first_ns=intake.first_ns,
+            rollouts=intake.rollouts.kept,
         )
         return StoredRun(state, self.metadata, self.batches.cut)
 
@@ -637,6 +654,7 @@ class Run:
         intake.has_told_shared = kept.has_told_shared
         intake.has_told_sampled = kept.has_told_sampled
         intake.first_ns = kept.first_ns
+        intake.rollouts = Rollouts(kept.rollouts)
         intake.goodput = kept.goodput
         kept.liveness.check(intake.series.workers.states)
         self.row_maker.next_number = kept.next_number
@@ -654,6 +672,9 @@ class Run:
 
     def restore_keys(self, body: bytes) -> None:
         self.row_maker.keys.restore(decode_keys(body))
+
+    def restore_rollouts(self, body: bytes) -> None:
+        self.intake.rollouts.restore_open(body)
 
     def restore_spans(self, body: bytes) -> None:
         too_old = self.span_window.recent.restore(body, self.intake.settings)

@@ -64,6 +64,9 @@ class AlignSettings(RowSettings):
     max_history_bytes: Size = Field(default=64 << 20, ge=0)
     """Compressed history per experiment. 0: none."""
 
+    max_rollout_bytes: Size = Field(default=256 << 20, ge=0)
+    """Finished rollouts per experiment that the page finds, compressed. 0: none."""
+
     max_remembered: int = Field(default=4_000_000, gt=0)
     """Points per experiment for deduplication, 16 bytes each."""
 

@@ -14,6 +14,7 @@ from otel_rl.bridge.rows.messages import (
     NewFindings,
     RunMetadata,
 )
+from otel_rl.bridge.rows.rollouts import KeptRollouts
 from otel_rl.bridge.rows.run_counts import SampleCounts
 from otel_rl.bridge.rows.run_values import ChangeThrottle
 from otel_rl.bridge.rows.series.table_state import Identities, StoredTable
@@ -105,6 +106,7 @@ class StoredState(Stored, kw_only=True):
     begun: tuple[bool, bool] | None
     goodput: Goodput
     first_ns: Int64
+    rollouts: KeptRollouts
 
 
 class StoredRun(Stored):

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from otel_rl.bridge.journal.state import Count, Int64, Stored, check_json
+from otel_rl.bridge.rows.rollouts import identity_of
 from otel_rl.bridge.rows.series.streams import WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.tracker_keys import MAX_KEY_BYTES
@@ -24,6 +25,9 @@ from otel_rl.redaction import printable
 from otel_rl.semconv.names import LOG_IOSTREAM
 
 __all__ = ["MAX_ROW_BYTES", "ClosedTable", "OpenTables", "TableSample", "parts", "trace_link"]
+
+MAX_IDENTIFIED = 256
+"""Samples with an id in a table: of all rollouts of a step, a tracker gets these, the page all."""
 
 MAX_ROW_BYTES = 4 << 20
 """Approximate size of a row in JSON: a small part of W&B's limit, and of what its pages show well.
@@ -111,11 +115,13 @@ class _Table(Stored):
         received_ns: Arrival of its first sample, by the bridge's clock.
         size_bytes: Approximate size of its samples.
         samples: At least one.
+        identified: Number of samples with an id, also of those that are left out.
     """
 
     received_ns: Int64
     size_bytes: Count = 0
     samples: Annotated[list[TableSample], Meta(min_length=1)] = field(default_factory=list)
+    identified: Count = 0
 
 
 class OpenTables(Stored):
@@ -134,16 +140,21 @@ class OpenTables(Stored):
     def is_open(self) -> bool:
         return bool(self._open or self._full)
 
-    def add(self, sample: TextSample, worker: WorkerState, key: str, received_ns: int) -> None:
-        """Add a new sample."""
+    def add(self, sample: TextSample, worker: WorkerState, key: str, received_ns: int) -> bool:
+        """Add a new sample. False if the table has enough samples with an id."""
         place = (key, sample.step)
         table = self._open.get(place)
         if table is None:
             table = self._open[place] = _Table(received_ns)
+        if identity_of(sample.fields) is not None:
+            table.identified += 1
+            if table.identified > MAX_IDENTIFIED:
+                return False
         table.samples.append(TableSample(worker.role, worker.label, sample.time_ns, sample.fields))
         table.size_bytes += _size(sample.fields.values())
         if table.size_bytes > MAX_ROW_BYTES:
             self._full.append((*place, self._open.pop(place)))
+        return True
 
     def close(
         self,

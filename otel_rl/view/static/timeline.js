@@ -191,7 +191,7 @@
     const usedBy = links.filter(([, to]) => to === place).map(([from]) => spans[from]);
     const names = (some) => [...new Set(some.map((one) => `${one.name} of ${lanes[one.lane].name}`))].slice(0, 12).join(", ");
     return html`<div class="row"><b>${span.name}</b>${span.phase ? html`<span class="badge">${span.phase}</span>` : null}<span class="quiet">${lanes[span.lane].name}, ${otelRl.duration(span.seconds)}${span.step === null ? "" : `, step ${span.step}`}</span>${span.failed ? html`<${Badge} word="failed" />` : null}</div>
-      <div class="evidence">trace <${Trace} id=${span.trace} url=${url} /></div>
+      <div class="evidence">trace <${Trace} id=${span.trace} url=${url} />${otelRl.report ? null : html`, <a href=${`#/run/${otelRl.place.value.parts[1]}/rollouts?find=${span.trace}`}>its rollouts</a>`}</div>
       ${uses.length ? html`<div>uses ${uses.length}: <span class="quiet">${names(uses)}</span></div>` : null}
       ${usedBy.length ? html`<div>used by ${usedBy.length}: <span class="quiet">${names(usedBy)}</span></div>` : null}`;
   }

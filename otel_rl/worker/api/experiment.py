@@ -1,5 +1,6 @@
 """Reports config, samples, and the end of the process or of the run."""
 
+import json
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -36,6 +37,8 @@ MAX_SAMPLE_CHARS: Final = 4 * MAX_TEXT_CHARS
 
 MAX_NAME_CHARS: Final = 64
 
+_SHORTEST_MESSAGE: Final = 64
+
 
 def log_config(config: Mapping[str, object]) -> None:
     """Add to the run's config, or change it. Never raises, never waits.
@@ -68,7 +71,10 @@ def log_samples(
 
     Args:
         samples: At most 256 mappings of field to text, number or boolean; a tensor of one element
-            is a number. Anything else is written as text.
+            is a number. A list of messages (mappings with ``role``) is a conversation. Anything
+            else is written as text. The page knows ``id``, ``attempt``, ``prompt``, ``reward``,
+            ``advantage``, ``outcome``, ``reason``, ``environment`` and ``group``; samples with the
+            same ``id`` and ``attempt`` are one rollout.
         step: The training step of the samples; default that of the block around the call.
         name: Name of the table; the run has it as ``<role>/<name>``.
     """
@@ -168,9 +174,9 @@ def _report(current: session.Session, sample: object, attributes: dict[str, Plai
     fields: dict[str, object] = {}
     room = MAX_SAMPLE_CHARS
     for key, value in islice(sample.items(), MAX_FIELDS):
-        held = _held(value)
+        allowed = min(room, MAX_TEXT_CHARS)
+        held = _conversation(value, allowed) or _held(value)
         if isinstance(held, str):
-            allowed = min(room, MAX_TEXT_CHARS)
             if len(held) > allowed:
                 guard.drop(DropReason.TEXT_CUT, "Long texts of samples are cut.")
             room -= min(len(held), allowed)
@@ -185,6 +191,33 @@ def _report(current: session.Session, sample: object, attributes: dict[str, Plai
             "More samples were logged between two exports than the buffer holds; the newest are "
             "dropped. Log fewer of them.",
         )
+
+
+def _conversation(value: object, max_chars: int) -> str:
+    """Return messages as JSON, their longest texts cut so that it fits; empty for all else."""
+    if not isinstance(value, list | tuple) or not value:
+        return ""
+    if not all(isinstance(one, Mapping) and "role" in one for one in value):
+        return ""
+    text = json.dumps(value, ensure_ascii=False, default=text_of)
+    allowed = max_chars
+    if len(text) > max_chars:
+        session.GUARD.drop(DropReason.TEXT_CUT, "Long texts of samples are cut.")
+    while len(text) > max_chars and allowed > _SHORTEST_MESSAGE:
+        # A cut JSON is no conversation any more, so texts within are cut instead.
+        allowed //= 2
+        text = json.dumps(_shortened(value, allowed), ensure_ascii=False, default=text_of)
+    return text
+
+
+def _shortened(value: object, max_chars: int) -> object:
+    if isinstance(value, str):
+        return cut(value, max_chars)
+    if isinstance(value, Mapping):
+        return {str(key): _shortened(one, max_chars) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shortened(one, max_chars) for one in value]
+    return value
 
 
 def _held(value: object) -> object:

@@ -41,6 +41,7 @@ from otel_rl.worker.api.learning import (
     record_end,
     repetition,
 )
+from otel_rl.worker.api.rollouts import rollout
 from otel_rl.worker.api.weights import digest, signed, verify
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.step_context import current_step
@@ -52,6 +53,7 @@ __all__ = [
     "link",
     "link_weights",
     "read",
+    "rollout",
     "score",
     "signed",
     "stamp",

@@ -49,6 +49,7 @@ from otel_rl.worker.phases.timeline import (
     StepFrame,
     Timeline,
 )
+from otel_rl.worker.rollouts import CURRENT
 from otel_rl.worker.settings import is_disabled
 from otel_rl.worker.step_context import in_step, out_of_steps
 from otel_rl.worker.tensors import Deferred, as_step, is_cuda_in_use
@@ -124,6 +125,9 @@ class _Block:
             finally:
                 if frame.token is not None or frame.span is not None:
                     end_span(flow, frame, error)
+                rollout = CURRENT.get()
+                if rollout is not None:
+                    rollout.moved(flows.innermost())
         except Exception as failure:  # noqa: BLE001  # nothing may raise into training code
             session.GUARD.caught(failure)
 
@@ -289,6 +293,9 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
                 found = tracer()
                 if found is not None:
                     begin_phase_span(found, flow, frame, self._phase_class)
+            rollout = CURRENT.get()
+            if rollout is not None:
+                rollout.moved(self._name, frame.span)
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             session.GUARD.caught(error)
         return self

@@ -40,6 +40,7 @@ __all__ = [
     "abandon_elsewhere",
     "count_open",
     "current",
+    "innermost",
     "open_flows",
     "show_phases",
     "span_name",
@@ -97,6 +98,14 @@ def abandon_elsewhere(opener: object) -> tuple[Timeline, Frame] | None:
         if frame is not None:
             return timeline, frame
     return None
+
+
+def innermost() -> str:
+    """Return the innermost open phase of the calling flow; empty without one."""
+    frames = current().frames()
+    if not frames or isinstance(frames[-1], StepFrame):
+        return ""
+    return frames[-1].name
 
 
 def views() -> list[TimelineView]:

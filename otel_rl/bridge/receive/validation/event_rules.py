@@ -271,6 +271,11 @@ def _worker_stack(event: _Event) -> None:
     event.cells()
 
 
+def _rollout_progress(event: _Event) -> None:
+    event.get(names.RL_LOOP_ITERATION, "int_value")
+    event.cells()
+
+
 def _rollout_sample(event: _Event) -> None:
     event.get(names.RL_LOOP_ITERATION, "int_value")
     event.name(names.RL_SAMPLE_TABLE)
@@ -285,5 +290,6 @@ _CHECKS: Mapping[str, Callable[[_Event], None]] = {
     names.RL_WORKER_ERROR: _worker_error,
     names.RL_WORKER_END: _worker_end,
     names.RL_WORKER_STACK: _worker_stack,
+    names.RL_ROLLOUT_PROGRESS: _rollout_progress,
     names.RL_ROLLOUT_SAMPLE: _rollout_sample,
 }

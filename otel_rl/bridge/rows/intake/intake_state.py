@@ -4,6 +4,7 @@ from otel_rl.bridge.rows.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.goodput import Goodput
 from otel_rl.bridge.rows.history import HistoryWriter
 from otel_rl.bridge.rows.messages import DataWarning, DroppedPoints, of_dropped
+from otel_rl.bridge.rows.rollouts import Rollouts
 from otel_rl.bridge.rows.run_counts import SampleCounts
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream
@@ -24,6 +25,7 @@ class IntakeState:
         settings: May be replaced at any time.
         sample_counts: Counts of the samples, since the experiment began.
         axis: Times of steps and policy versions.
+        rollouts: In flight, and ended ones until they are stored.
         history: Of who measured what.
         archived: Receives every accepted value; None without an archive.
         warnings: About the data, until they are in a row.
@@ -43,6 +45,7 @@ class IntakeState:
         self.steps = OpenSteps()
         self.windows = OpenWindows()
         self.tables = OpenTables()
+        self.rollouts = Rollouts()
         self.history = HistoryWriter()
         self.goodput = Goodput()
         self.warnings: list[DataWarning] = []

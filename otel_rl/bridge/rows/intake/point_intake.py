@@ -16,6 +16,7 @@ from otel_rl.bridge.rows.series.table_state import SAMPLES
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import (
     CONSOLE,
+    STACKS,
     HistogramPoint,
     Measurements,
     Point,
@@ -75,7 +76,8 @@ class PointIntake(IntakeState):
         attributes = ((names.RL_SAMPLE_TABLE, name),)
         worker = table.workers.lease(sample.worker, self.settings)
         identity = GroupIdentity(role, name, attributes, Reduction.LAST)
-        has_room = sample.is_console or table.keys.has_room_for(identity, self.settings)
+        is_own = sample.is_console or sample.is_progress
+        has_room = is_own or table.keys.has_room_for(identity, self.settings)
         if worker is None or not has_room:
             self.sample_counts.too_many_series += 1
         elif sample.time_ns <= table.memory.forgotten_ns:
@@ -84,8 +86,14 @@ class PointIntake(IntakeState):
             self.sample_counts.duplicate += 1
         else:
             self.sample_counts.taken += 1
+            if sample.is_progress:
+                self.rollouts.progress(sample, worker)
+                return
             key = CONSOLE if sample.is_console else table.keys.group(identity).key
-            self.tables.add(sample, worker, key, received_ns)
+            if not self.tables.add(sample, worker, key, received_ns):
+                self.rollouts.newly_folded += 1
+            if not sample.is_console and name != STACKS:
+                self.rollouts.finish(sample, worker, key)
 
     def _add_summary(self, stream: Stream, point: SummaryPoint, received_ns: int) -> None:
         """Add quantiles, which cannot be merged: the worst worker's stands for the role.

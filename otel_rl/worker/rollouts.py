@@ -1,0 +1,106 @@
+"""Rollouts that are open in this process: what an export tells of those that made progress.
+
+Each export sends one event for each open rollout whose stage has changed since the last one, so a
+rollout that is over before costs nothing but the event of its end.
+"""
+
+import os
+import threading
+from contextvars import ContextVar
+from time import time_ns
+from typing import Final
+
+from opentelemetry.trace import Span
+
+from otel_rl.worker.otlp.anyvalue import Plain
+
+__all__ = ["CURRENT", "MAX_OPEN", "OPEN", "OpenRollout", "OpenRollouts"]
+
+MAX_OPEN: Final = 4_096
+"""Open rollouts of a process that are shown while they run; further ones are told at their end."""
+
+_MAX_TOLD: Final = 512
+"""Events of one export, about 150 KB. The next export tells the rest."""
+
+
+class OpenRollout:
+    """An open rollout. Any thread may move it on.
+
+    Attributes:
+        fields: Its id, attempt and what else is known from its begin.
+        step: Training step; None without one.
+        begun_ns: Since the epoch.
+        stage: Innermost open phase, or what the program named; empty between two.
+        progress_ns: Time of the last change of the stage.
+        span: The first span in it, which leads to its trace; None before one.
+    """
+
+    __slots__ = ("begun_ns", "fields", "is_untold", "progress_ns", "span", "stage", "step")
+
+    def __init__(self, fields: dict[str, Plain], step: int | None, stage: str) -> None:
+        self.fields = fields
+        self.step = step
+        self.begun_ns = self.progress_ns = time_ns()
+        self.stage = stage
+        self.span: Span | None = None
+        self.is_untold = True
+
+    def moved(self, stage: str, span: Span | None = None) -> None:
+        """Record that a stage has begun, in the given span."""
+        self.stage = stage
+        self.progress_ns = time_ns()
+        self.is_untold = True
+        if self.span is None:
+            self.span = span
+
+    def told(self) -> dict[str, object]:
+        """Return the fields of the event."""
+        return {
+            **self.fields,
+            "stage": self.stage,
+            "begun_ns": self.begun_ns,
+            "progress_ns": self.progress_ns,
+        }
+
+
+CURRENT: Final[ContextVar[OpenRollout | None]] = ContextVar("otel_rl_rollout", default=None)
+"""The rollout of the present thread or task."""
+
+
+class OpenRollouts:
+    """The open rollouts of a process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset in a forked child: the parent ends and reports its open rollouts."""
+        # _lock guards the one below.
+        self._lock = threading.Lock()
+        self._open: dict[int, OpenRollout] = {}
+
+    def add(self, one: OpenRollout) -> bool:
+        """Add a rollout. False if there are too many."""
+        with self._lock:
+            if len(self._open) >= MAX_OPEN:
+                return False
+            self._open[id(one)] = one
+            return True
+
+    def remove(self, one: OpenRollout) -> None:
+        """Remove a rollout that has ended; one that is not there is none of this process."""
+        with self._lock:
+            self._open.pop(id(one), None)
+
+    def untold(self) -> list[OpenRollout]:
+        """Return some that made progress since they were told last, the oldest first."""
+        with self._lock:
+            found = [one for one in self._open.values() if one.is_untold]
+        return found[:_MAX_TOLD]
+
+
+OPEN: Final = OpenRollouts()
+"""Those of this process."""
+
+
+os.register_at_fork(after_in_child=OPEN.forget)
