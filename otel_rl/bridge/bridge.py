@@ -23,6 +23,7 @@ from otel_rl.bridge.durable_batches import DurableBatches, UnstoredBatches
 from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.journal.places import Beside, RunNaming
 from otel_rl.bridge.journal.spool import InboxPositions
+from otel_rl.bridge.notifier import Notifier
 from otel_rl.bridge.receive.answers import Overflow
 from otel_rl.bridge.receive.experiments import Experiments
 from otel_rl.bridge.receive.inbox_reader import InboxReader
@@ -31,6 +32,7 @@ from otel_rl.bridge.receive.pipeline import IngestPipeline, Storage
 from otel_rl.bridge.receive.tls import load_tls
 from otel_rl.bridge.receive.tokens import Tokens, TokenShares
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
+from otel_rl.bridge.rows.messages import News
 from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.stages import Page
@@ -76,6 +78,7 @@ class Bridge:
         settings: See ``config.py``.
         opened: Called with each run and its URL or path at the tracker, once that is known; from a
             thread of the bridge.
+        told: Called with news of each run, from a thread of the bridge.
         is_one_launch: Whether it is for a single launch of a program.
         beside: Journals beside this one, each of which has other runs; None where that is settled.
         inboxes: Directories from which requests are read, too.
@@ -95,6 +98,7 @@ class Bridge:
         *,
         clock_ns: Callable[[], int] = time.time_ns,
         opened: Callable[[ExperimentKey, str], None] = lambda *_: None,
+        told: Callable[[ExperimentKey, News], None] = lambda *_: None,
         page: Page | None = None,
         is_one_launch: bool = False,
         beside: Beside | None = None,
@@ -120,7 +124,7 @@ class Bridge:
             lost=self._lost,
         )
         try:
-            self._make_rows(opened, shares, is_one_launch=is_one_launch)
+            self._make_rows(opened, told, shares, is_one_launch=is_one_launch)
             self._make_intake(limits, beside, inboxes)
             # The last: what listens can be used.
             self._servers = stages.servers(
@@ -138,6 +142,7 @@ class Bridge:
     def _make_rows(
         self,
         opened: Callable[[ExperimentKey, str], None],
+        told: Callable[[ExperimentKey, News], None],
         shares: TokenShares,
         *,
         is_one_launch: bool,
@@ -150,6 +155,15 @@ class Bridge:
         self._delivery = delivery = stages.delivery(
             settings, stores, counters, tenant=tenant, tenants=shares.tokens, opened=opened
         )
+        self._notifier = (
+            None if settings.notify.url is None else Notifier(settings.notify, counters)
+        )
+
+        def tell(key: ExperimentKey, news: News) -> None:
+            told(key, news)
+            if self._notifier is not None:
+                self._notifier.add(key, news)
+
         self._rows = rows = Scheduler(
             stores.spool,
             stores.run_store,
@@ -163,6 +177,7 @@ class Bridge:
                 owners=stores.owners,
                 archive_room=None if self._archive is None else self._archive.has_room,
                 is_one_launch=is_one_launch,
+                told=tell,
             ),
             pace=Pace(
                 report_interval_s=settings.telemetry.interval_s, commit_every_s=_COMMIT_EVERY_S
@@ -288,6 +303,8 @@ class Bridge:
         self.cleanup.start()
         self._row_thread.start()
         self._diagnosis.start()
+        if self._notifier is not None:
+            self._notifier.start()
         if self._archive is not None:
             self._archive.start()
         if telemetry.endpoint is not None:
@@ -383,6 +400,8 @@ class Bridge:
         self._diagnosis.pause()
         self._row_thread.stop(begun_s=begun_s, failed=failed, by=by)
         self._diagnosis.stop()
+        if self._notifier is not None:
+            self._notifier.stop()
         if self._archive is not None:
             self._archive.finish()
         self.cleanup.stop()

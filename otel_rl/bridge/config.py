@@ -22,6 +22,7 @@ from pydantic import (
 from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
 from otel_rl.bridge.key_names import KeyNames
+from otel_rl.bridge.notifier import NotifySettings
 from otel_rl.bridge.receive.limits import ReceiveSettings
 from otel_rl.bridge.receive.tls import TlsSettings
 from otel_rl.bridge.receive.tokens import AuthSettings
@@ -265,6 +266,9 @@ class BridgeSettings(Section):
 
     diagnose: DiagnoseSettings = DiagnoseSettings()
     """Schedule of diagnosis."""
+
+    notify: NotifySettings = NotifySettings()
+    """Messages to a webhook about what a diagnosis has found, and about crashes."""
 
     view: ViewSettings = ViewSettings()
     """Page with the runs."""

@@ -129,6 +129,23 @@ class Refusal(StrEnum):
     TIME_OUT_OF_RANGE = "time_out_of_range"
 
 
+class Notification(StrEnum):
+    """What became of news that are told to ``notify.url``.
+
+    Attributes:
+        SENT: Its receiver has taken the message.
+        REPEATED: The same was told less than ``notify.every`` ago.
+        REFUSED: The receiver answers with an error of the sender, such as 404. The log says which.
+        DROPPED: The receiver was away for ten minutes, or for the end of the bridge, or too much
+            news waited for it.
+    """
+
+    SENT = "sent"
+    REPEATED = "repeated"
+    REFUSED = "refused"
+    DROPPED = "dropped"
+
+
 class Reload(StrEnum):
     """Outcome of reading tokens and certificates again.
 
@@ -342,6 +359,7 @@ class Counter(StrEnum):
     )
     RUNS_REMOVED = "runs.removed", "{run}", "Ended runs removed from the journal.", Removal
     RELOADS = "reloads", "{reading}", "Readings of tokens and certificates on SIGHUP.", Reload
+    NOTIFICATIONS = "notifications", "{message}", "News for notify.url, by result.", Notification
     EXCEPTIONS = "exceptions", "{exception}", "Unexpected exceptions, by place.", Where
 
 

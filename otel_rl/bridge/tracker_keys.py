@@ -48,6 +48,7 @@ from otel_rl.semconv import names
 __all__ = [
     "DIAGNOSIS_ALERT",
     "DIAGNOSIS_CAUSE",
+    "DIAGNOSIS_WORKER",
     "MAX_KEY_BYTES",
     "MAX_TABLE_KEY_BYTES",
     "NO_FINDING",
@@ -65,6 +66,9 @@ __all__ = [
 
 DIAGNOSIS_CAUSE = "diagnosis/cause"
 """Label: kind of the fault that a diagnosis found, if any."""
+
+DIAGNOSIS_WORKER = "diagnosis/worker"
+"""Label: the worker of that fault, or its role, if it has one."""
 
 DIAGNOSIS_ALERT = "diagnosis/alert"
 """Label of the row for which trackers that support it send an alert: the finding in words."""

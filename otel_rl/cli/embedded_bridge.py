@@ -4,7 +4,7 @@ import importlib.util
 import os
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from otel_rl.bridge.journal.places import Beside, home_of
 from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
 from otel_rl.bridge.receive.tls import listens_on_loopback
 from otel_rl.bridge.receive.tokens import AuthSettings
+from otel_rl.bridge.rows.messages import News
 from otel_rl.bridge.stages import Page
 from otel_rl.cli.ending.files import keep_settings
 from otel_rl.cli.own_run import wandb_account
@@ -74,7 +75,8 @@ def started(
     settings: BridgeSettings,
     *,
     is_one_launch: bool = False,
-    told: ExperimentKey | None = None,
+    named: ExperimentKey | None = None,
+    news: Callable[[ExperimentKey, News], None] = lambda *_: None,
     beside: Beside | None = None,
     inboxes: Sequence[Path] = (),
     token: str = "",
@@ -84,7 +86,8 @@ def started(
     Args:
         settings: Its settings.
         is_one_launch: See ``Bridge``; it names the page of each run as it is opened.
-        told: A run whose page was named before.
+        named: A run whose page was named before.
+        news: See ``told`` of ``Bridge``.
         beside: See ``Bridge``.
         inboxes: See ``Bridge``.
         token: Of its page, for the links to it.
@@ -93,19 +96,20 @@ def started(
         ConfigError: A setting is wrong.
         JournalLocked: Another process writes the same run.
     """
-    named = {told}
+    have_page = {named}
 
     def opened(run: ExperimentKey, location: str) -> None:
         if bridge.is_stopping:
             return  # the report of the end says it
         say(f"run {run}: {location}")
-        if is_one_launch and run not in named and (link := page_link(bridge, run, token)):
-            named.add(run)
+        if is_one_launch and run not in have_page and (link := page_link(bridge, run, token)):
+            have_page.add(run)
             say(f"page of run {run}: ", token=link)
 
     bridge = Bridge(
         settings,
         opened=opened,
+        told=news,
         page=_page(settings),
         is_one_launch=is_one_launch,
         beside=beside,
@@ -165,6 +169,7 @@ class Embedded:
     Args:
         settings: Its settings.
         names: Of the run that is expected.
+        news: See ``told`` of ``Bridge``.
 
     Attributes:
         bridge: The bridge.
@@ -177,8 +182,15 @@ class Embedded:
         JournalLocked: Another process uses the journal that the user has named.
     """
 
-    def __init__(self, settings: BridgeSettings, names: RunNames) -> None:
+    def __init__(
+        self,
+        settings: BridgeSettings,
+        names: RunNames,
+        *,
+        news: Callable[[ExperimentKey, News], None] = lambda *_: None,
+    ) -> None:
         check_embedded(settings)
+        self._news = news
         self.names = names
         self.token = ""
         listen = settings.listen
@@ -224,7 +236,8 @@ class Embedded:
         return started(
             settings,
             is_one_launch=True,
-            told=self.names.key if self.names.are_certain else None,
+            named=self.names.key if self.names.are_certain else None,
+            news=self._news,
             beside=beside,
             token=self.token,
         )

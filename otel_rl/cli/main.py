@@ -59,6 +59,7 @@ COMMANDS: Final = {
         "train a small policy by GRPO on this machine, ending in one tracker run", "demo", "numpy"
     ),
     "diagnose": _Command("find what makes a run slow or bad: worker, phase and evidence", "bridge"),
+    "compare": _Command("compare runs: what takes longer, learns better, or differs", "bridge"),
     "export": _Command("write the spans of a run as a trace for Perfetto", "bridge"),
     "replay": _Command("write stored runs to a tracker, again or for the first time", "bridge"),
     "runs": _Command("list runs, or the workers of one; once, or kept up to date", "bridge"),
@@ -154,6 +155,9 @@ def _parsed(given: Sequence[str]) -> argparse.Namespace:
     if not chosen:
         parser.print_help(sys.stderr)
         parser.exit(2)
+    if chosen == "compare":  # argparse would drop what stands between the sides
+        between = _module(chosen).BETWEEN
+        given = [between if word == "--" else word for word in given]
     arguments, unknown = parser.parse_known_args(given)
     if unknown:
         usage = parser.of_commands.get(chosen, parser)

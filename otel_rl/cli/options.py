@@ -2,20 +2,25 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.delivery.wandb.account import OWN_RUN
 from otel_rl.bridge.key_names import KeyNames
+from otel_rl.diagnose.result import Kind
 from otel_rl.semconv.spec import Tier
 from otel_rl.setting_types import OFF, Address, address_of
 
 __all__ = [
+    "FOUND",
     "add_bridge_options",
     "add_journal_options",
     "add_listen_options",
     "host_and_port",
+    "kinds",
+    "kinds_or_any",
     "listen_settings",
     "settings_of",
 ]
@@ -72,6 +77,29 @@ def add_bridge_options(
         help="also write each worker's own series",
     )
     add_journal_options(parser)
+
+
+FOUND: Final = 3
+"""Exit status of a command that has found what ``--fail-on`` names."""
+
+
+def kinds(text: str) -> frozenset[str]:
+    """Read kinds of causes, for argparse.
+
+    Raises:
+        ArgumentTypeError: There is no such kind.
+    """
+    given = frozenset(filter(None, map(str.strip, text.split(","))))
+    for unknown in sorted(given - {*Kind}):
+        near = get_close_matches(unknown, [*Kind], 1)
+        hint = f"Did you mean {near[0]}?" if near else "`otel-rl help diagnose` lists the causes."
+        raise argparse.ArgumentTypeError(f"{unknown}: no cause of a diagnosis. {hint}")
+    return given
+
+
+def kinds_or_any(text: str) -> frozenset[str]:
+    """Read kinds of causes; ``cause`` stands for all of them."""
+    return frozenset(map(str, Kind)) if text == "cause" else kinds(text)
 
 
 def add_listen_options(parser: argparse.ArgumentParser) -> None:

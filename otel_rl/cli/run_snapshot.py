@@ -16,6 +16,7 @@ from otel_rl.bridge.journal.reader import (
     read_history,
     read_keys,
     state_of,
+    total_steps,
 )
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.dashboard.resemblance import headlines
@@ -173,35 +174,6 @@ class Snapshot:
         if not self.expected:
             return "-"
         return f"{'?' if self.alive is None else self.alive}/{self.expected}"
-
-
-_TOTALS: Final = frozenset(
-    {
-        "max_iterations",
-        "max_steps",
-        "max_train_steps",
-        "num_iterations",
-        "num_rollout",
-        "num_train_steps",
-        "num_training_steps",
-        "total_steps",
-        "total_training_steps",
-    }
-)
-"""Names of the number of steps in configurations."""
-
-
-def total_steps(config: object) -> int | None:
-    """Return the number of steps that a configuration tells, in the outermost part that does."""
-    parts = [config]
-    for part in parts:
-        if isinstance(part, Mapping):
-            told = [part[name] for name in part if str(name).rpartition(".")[2] in _TOTALS]
-            counts = {one for one in told if type(one) is int and one > 0}
-            if len(counts) == 1:
-                return counts.pop()
-            parts += part.values()
-    return None
 
 
 def summary(snapshot: Snapshot) -> str:

@@ -98,7 +98,9 @@ class DemoSettings(BaseModel):
     @property
     def hyper_parameters(self) -> dict[str, object]:
         """Settings of the run, without names, directory and faults."""
-        return self.model_dump(mode="json", exclude={"experiment", "trial", "work_dir", "faults"})
+        left_out = {"experiment", "trial", "work_dir", "faults", "steps"}
+        # Under a name by which pages and terminals know how long it takes.
+        return {"total_steps": self.steps, **self.model_dump(mode="json", exclude=left_out)}
 
     @property
     def shape(self) -> Shape:

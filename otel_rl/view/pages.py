@@ -228,6 +228,8 @@ class Pages:
             **_read_so_far(progress),
             "shown": headline(newest, keys),
             "step_s": step_seconds(newest),
+            "verdict": stands.verdict,
+            "cause": label(stands.cause),
             "goodput": goodput(stands),
             "sections": (catalogue := self._catalogue(found, query)).sections(data),
             "first": catalogue.first(data),

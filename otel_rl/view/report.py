@@ -45,7 +45,7 @@ _SHOWN_CAUSES: Final = 3
 """Causes whose evidence is in a report."""
 
 _STYLE: Final = re.compile(r'<link rel="stylesheet" href="/static/([a-z]+\.css)">')
-_SCRIPT: Final = re.compile(r'<script src="/(static|api)/([a-z]+\.js)"( defer)?></script>\n')
+_SCRIPT: Final = re.compile(r'<script src="/static/([a-z]+\.js)"( defer)?></script>\n')
 
 
 class Contents(NamedTuple):
@@ -147,7 +147,10 @@ def report_steps(
     html = _STYLE.sub(lambda found: f"<style>{_text(found[1])}</style>", html)
     # Deferred scripts run behind the body, in their order.
     plotly = _body((yield Question("plotly.js"))).decode()
-    scripts = [_script(found, plotly) for found in _SCRIPT.finditer(html)]
+    codes = [*(_text(found[1]) for found in _SCRIPT.finditer(html)), plotly]
+    scripts = [
+        "<script>{}</script>".format(code.replace("</script", "<\\/script")) for code in codes
+    ]
     html = _SCRIPT.sub("", html)
     html = html.replace(
         "<head>", f'<head>\n<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
@@ -248,9 +251,3 @@ def _body(answer: Answer) -> bytes:
 
 def _text(name: str) -> str:
     return (_STATIC / name).read_text(encoding="utf-8")
-
-
-def _script(found: re.Match[str], plotly: str) -> str:
-    code = _text(found[2]) if found[1] == "static" else plotly
-    code = code.replace("</script", "<\\/script")
-    return f"<script>{code}</script>"

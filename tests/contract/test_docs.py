@@ -78,6 +78,24 @@ def test_messages_name_documentation_that_is_installed() -> None:
     assert named - topics() == set()
 
 
+_VARIES = re.compile(r"\.\.\.|:|\(\w+\)|\b(?:N|DIR|ADDRESS|HOST|PORT|NAME|wandb|\d+ s)\b")
+"""What a message of the troubleshooting page has in place of what is different each time."""
+
+
+def test_messages_to_look_for_are_those_of_the_code() -> None:
+    texts = "".join(
+        re.sub(r"%[sd]", "", text)
+        for path in (ROOT / "otel_rl").rglob("*.py")
+        for text in messages(path)
+    )
+    cells = re.findall(r"^\| (.*?) \| ", page("how-to/troubleshooting"), re.MULTILINE)
+    quoted = [one for cell in cells for one in re.findall(r"`([^`]+ [^`]+)`", cell)]
+    assert len(quoted) > 15
+    squeezed = " ".join(texts.split())
+    parts = {part.strip() for one in quoted for part in _VARIES.split(one)}
+    assert {part for part in parts if part not in squeezed} == set()
+
+
 def test_every_phase_is_documented() -> None:
     assert [name for name in PHASES if f"- `{name}`: " not in page("phases")] == []
 
@@ -141,6 +159,8 @@ def command_lines() -> Iterator[list[str]]:
             words = shlex.split(line, comments=True)
             while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
                 words = words[1:]
+            for separator in ("|", ">>"):  # what follows is another program, or a file
+                words = words[: words.index(separator)] if separator in words else words
             if words:
                 yield words
 

@@ -28,6 +28,19 @@ def test_a_workflow_calls_targets_of_the_makefile(workflow: Path) -> None:
     assert called <= targets
 
 
+def test_the_tests_must_pass_on_every_python_that_the_package_is_said_to_run_on() -> None:
+    ci = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    matrix = ci["jobs"]["test"]["strategy"]["matrix"]
+    classified = [
+        found[1]
+        for one in PROJECT["project"]["classifiers"]
+        if (found := re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", one))
+    ]
+    assert matrix["may-fail"] == [False]
+    assert matrix["python"] == classified
+    assert PROJECT["project"]["requires-python"] == f">={classified[0]}"
+
+
 @pytest.mark.parametrize("page", ["RELEASING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"])
 def test_a_page_for_contributors_links_to_what_is_there(page: str) -> None:
     targets = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.conftest import Runner
+from tests.frameworks.conftest import Runner, demand
+from tests.lab.frameworks.environment import FRAMEWORKS, RLLIB, VLLM
 from tests.process.commands import Row, as_a_user, jsonl_rows
 from tests.support.docs_examples import IN_THE_LAB, files, follow, followed_pages, is_shown
 from tests.support.screenshots import picture
@@ -13,15 +14,19 @@ from tests.support.screenshots import picture
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.fixture
-def pages(frameworks: Runner) -> Runner:
-    """A directory with ``python`` and ``otel-rl`` of the lab on the path."""
-    programs = frameworks.directory / "bin"
+def on_the_path(runner: Runner) -> Runner:
+    """The same directory, with ``python`` and ``otel-rl`` of the lab on the path."""
+    programs = runner.directory / "bin"
     programs.mkdir()
     for name, words in {"python": "", "otel-rl": "-m otel_rl"}.items():
-        (programs / name).write_text(f'#!/bin/sh\nexec {frameworks.python} {words} "$@"\n')
+        (programs / name).write_text(f'#!/bin/sh\nexec {runner.python} {words} "$@"\n')
         (programs / name).chmod(0o755)
-    return frameworks
+    return runner
+
+
+@pytest.fixture
+def pages(frameworks: Runner) -> Runner:
+    return on_the_path(frameworks)
 
 
 def followed(page: str, pages: Runner, saved: Mapping[str, str] | None = None) -> Path:
@@ -74,11 +79,20 @@ def test_asynchronous_rl_with_ray(pages: Runner) -> None:
 
 TUTORIAL = files(DOCS / "tutorials" / "trl-on-a-laptop.md")
 HOW_TO = {
-    "stable-baselines3": {("cartpole", "rollout/ep_rew_mean"): [64, 128, 192, 256]},
-    "trl": {("grpo-7b", "reward"): [*range(1, 41)]},
-    "verl": {("grpo-7b", "actor/pg_loss"): [1, 2, 3]},
+    "ray": (
+        RLLIB,
+        {
+            ("grpo-7b", "loss"): [1, 2, 3],
+            ("grpo-7b", "sampled"): [1, 2, 3],
+            ("cartpole", "learners/default_policy/total_loss"): [1, 2, 3],
+        },
+    ),
+    "stable-baselines3": (FRAMEWORKS, {("cartpole", "rollout/ep_rew_mean"): [64, 128, 192, 256]}),
+    "trl": (FRAMEWORKS, {("grpo-7b", "reward"): [*range(1, 41)]}),
+    "verl": (FRAMEWORKS, {("grpo-7b", "actor/pg_loss"): [1, 2, 3]}),
+    "vllm": (VLLM, {}),
 }
-"""How-to pages, and the steps at which their runs have a key."""
+"""Where the commands of a how-to page run, and the steps of the keys of its runs."""
 
 
 def test_every_page_that_needs_a_framework_is_followed() -> None:
@@ -88,7 +102,14 @@ def test_every_page_that_needs_a_framework_is_followed() -> None:
 
 @pytest.mark.timeout(1_800)  # two minutes on a quiet machine
 @pytest.mark.parametrize("name", HOW_TO)
-def test_a_how_to_page(name: str, pages: Runner) -> None:
-    directory = followed(f"how-to/{name}.md", pages, TUTORIAL if name == "trl" else {})
-    for (experiment, key), steps in HOW_TO[name].items():
+def test_a_how_to_page(name: str, metadata_of_this_checkout: Path, tmp_path: Path) -> None:
+    environment, seen = HOW_TO[name]
+    demand(environment, f"what docs/how-to/{name}.md needs")
+    runner = Runner(environment.python, tmp_path, metadata_of_this_checkout)
+    saved = TUTORIAL if name == "trl" else {}
+    directory = followed(f"how-to/{name}.md", on_the_path(runner), saved)
+    for (experiment, key), steps in seen.items():
         assert [*column(jsonl_rows(directory, experiment, "1"), key)] == steps, key
+    if name == "vllm":
+        rows = jsonl_rows(directory, "grpo-7b", "1")
+        assert max(column(rows, "generator/tokens").values()) == 10 * 16

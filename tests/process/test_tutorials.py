@@ -53,6 +53,7 @@ def test_from_wandb(tmp_path: Path) -> None:
     followed("tutorials/from-wandb", directory)
     rows = jsonl_rows(directory, "bandit", "one")
     assert at_steps(rows, {"loss", "reward/mean", "Train Loss"}) == [*range(1, 21)]
+    picture(directory, "bandit/one", "from-wandb", height=1560)
 
 
 @pytest.mark.slow
@@ -62,6 +63,7 @@ def test_find_a_straggler(tmp_path: Path) -> None:
 
 
 SEEN = {
+    "compare": ([], ""),
     "hook": (["grpo-7b/1"], "loss"),
     "replay": (["grpo-7b/1"], "trainer/loss"),
     "second-tracker": (["grpo-7b/1"], "trainer/loss"),

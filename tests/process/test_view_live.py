@@ -1,17 +1,20 @@
 """The page while a run goes on, and when its server ends: nothing that one reads is taken away."""
 
+import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from otel_rl.records import ExperimentKey
+from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.rows.messages import Finding
+from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id
-from tests.journals.small_run import LIVE, RANKS, Life, S, begin, load, start_ns, step
+from tests.journals.small_run import ENDED, LIVE, RANKS, Life, S, begin, load, start_ns, step
 from tests.support.browser import Browser
 from tests.support.ports import free_ports
 from tests.support.screenshots import served
@@ -277,4 +280,52 @@ def test_processes_have_their_host_and_the_slowest_comes_first(run: Run) -> None
     browser.open(f"{run.url}#/run/{RUN}/workers?phase=trainer%2Fload", "workers")
     browser.wait(f"{rows}[0][0] === 'trainer/1'")
     assert browser.get(rows)[0][4] == "5"
+    assert browser.complaints() == []
+
+
+def test_a_healthy_run_is_called_so_in_the_list_and_one_not_looked_at_is_not(run: Run) -> None:
+    browser = run.browser
+    cell = f"document.querySelector('[data-run={json.dumps(RUN)}] td:nth-child(7)')?.innerText"
+    browser.open(run.url, "runs")
+    browser.expect(cell, "\u2013")
+    for told, causes, words in (
+        ("healthy", [], "healthy"),
+        ("cause", [{"kind": "straggler", "worker": "trainer/1"}], "cause\nstraggler trainer/1"),
+    ):
+        run.life.processor.add_finding(LIVE, Finding(4, start_ns(LIVE), told, "words", causes))
+        run.grow(1)
+        browser.expect(cell, words)
+    assert browser.complaints() == []
+
+
+def test_a_baseline_that_goes_on_grows_in_the_charts_of_another_run(run: Run) -> None:
+    run.life.take(*(begin(ENDED, rank) for rank in range(RANKS)), now_ns=start_ns(ENDED))
+    for number in range(3):
+        batches = [one for rank in range(RANKS) for one in step(ENDED, rank, number)]
+        run.life.take(*batches, now_ns=start_ns(ENDED) + (number + 2) * S)
+    browser = run.browser
+    page = f"{run.url}#/run/{run_id(ENDED.experiment, ENDED.trial)}/overview?base={RUN}"
+    browser.open(page, "overview")
+    line = f"{PANELS}[0]?.data?.find((one) => one.line.dash === 'dash')"
+    beside = f"({PANELS}[0]?.scrollIntoView(), {line}?.x.length)"
+    browser.wait(f"{beside} >= 6")
+    run.grow(4)
+    browser.wait(f"{beside} >= 10")
+    browser.do("localStorage.clear()")
+
+
+def test_a_run_whose_settings_tell_its_steps_says_how_long_it_still_takes(
+    tmp_path: Path, browser: Browser
+) -> None:
+    key = ExperimentKey("planned", "run")
+    going = LookedAt(key, status=ExperimentStatus.RUNNING, config={"train": {"max_steps": 100}})
+    write_run(tmp_path, going, now_ns=time.time_ns())
+    with closing(SqliteJournal(tmp_path)), served(tmp_path) as url:  # a bridge has it
+        browser.open(f"{url}#/run/{run_id(*key[:2])}/overview", "overview")
+        facts = "[...document.querySelectorAll('.fact')].map((one) => one.innerText)"
+        browser.wait(f"{facts}.some((one) => /^\\d+ of 100\\s+step$/.test(one))")
+        browser.wait(f"{facts}.some((one) => /^[\\d.]+ (s|min)\\s+left$/.test(one))")
+        browser.open(url, "runs")
+        row = f"document.querySelector('[data-run={json.dumps(run_id(*key[:2]))}]').innerText"
+        browser.wait(f"{row}.includes(' of 100')")
     assert browser.complaints() == []

@@ -143,6 +143,28 @@ def test_new_weights_are_in_the_strip_unless_every_step_has_some(
         assert browser.complaints() == []
 
 
+@pytest.mark.parametrize(("every", "count"), [(20, 3), (1, 0)])
+def test_checkpoints_and_evaluations_are_in_the_strip_unless_every_step_has_one(
+    tmp_path: Path, browser: Browser, every: int, count: int
+) -> None:
+    failed = WorkerFailure("trainer/1", T0 - 40 * S, "MemoryError", step=20)
+    write_run(tmp_path, LookedAt(steps=60, saves=every, failures=[failed]))
+    with served(tmp_path) as address:
+        browser.open(f"{address}#/run/{RUN}/overview", "overview")
+        browser.wait("document.querySelector('#events .lane a') !== null")
+        for words in ("a checkpoint", "an evaluation"):
+            found = browser.get(
+                "[...document.querySelectorAll('#events a')]"
+                f".filter((one) => one.ariaLabel.endsWith(': {words}'))"
+                ".map((one) => [one.style.left, one.ariaLabel, one.hash])"
+            )
+            assert len(found) == count
+            if found:
+                place = ["32%", f"step 20: {words}", f"#/run/{RUN}/timeline/20"]
+                assert found[0] == place
+        assert browser.complaints() == []
+
+
 def test_who_reads_earlier_lines_stays_there_and_newer_ones_are_counted(
     tmp_path: Path, browser: Browser
 ) -> None:

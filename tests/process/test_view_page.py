@@ -686,6 +686,7 @@ def test_without_plotly_the_page_has_everything_but_charts(
     browser = viewed.browser
     browser.open(path.as_uri(), "overview")
     browser.wait("document.querySelector('.verdict h2') !== null")
+    assert "No chart can be drawn" in browser.get("document.querySelector('#no-charts').innerText")
     browser.do("document.querySelector('.chart [aria-label^=svg]').click()")
     browser.wait("document.querySelector('.chart .failure')?.textContent.includes('not drawn')")
     for other in browser.get("[...document.querySelectorAll('.tabs a')].map((one) => one.hash)"):

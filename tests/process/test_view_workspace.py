@@ -324,6 +324,68 @@ def test_a_step_before_the_fault_and_one_after_it_are_drawn_on_one_scale(
     assert browser.complaints() == []
 
 
+# The diagnosis waits until it is let go, and the bridge has told its verdict.
+HOLD_THE_DIAGNOSIS = """
+  const get = otelRl.get;
+  const free = new Promise((then) => { window.letGo = then; });
+  otelRl.get = async (path, query) => {
+    if (path.endsWith('/diagnosis')) await free;
+    const found = await get(path, query);
+    const told = path.endsWith('/overview') && { verdict: 'cause', cause: 'straggler trainer/2' };
+    return { ...found, ...told };
+  };
+"""
+
+
+@pytest.mark.parametrize("scrolled_to", ["the top", "the charts"])
+def test_what_one_reads_stays_in_its_place_as_the_evidence_arrives(
+    browser: Browser, scrolled_to: str
+) -> None:
+    """The verdict that the bridge has told is there before, and room for what is shown of it."""
+    browser.do(f"{HOLD_THE_DIAGNOSIS} location.hash = '#/run/{run_id(*SPANNED)}/overview'")
+    verdict = "document.querySelector('#verdict')"
+    browser.wait(f"{verdict}?.textContent.includes('Reading the evidence')")
+    assert "straggler trainer/2" in browser.get(f"{verdict}.textContent")
+    if scrolled_to == "the charts":
+        browser.do("document.querySelector('#search').scrollIntoView()")
+        browser.wait("scrollY > 0")
+    browser.wait(f"{DRAWN}.length > 0")
+    browser.do(
+        "window.read = [...document.querySelectorAll('h1, .fact, .tabs, #search, #goodput, h3')]"
+        ".filter((one) => one.getBoundingClientRect().top < innerHeight"
+        " && one.getBoundingClientRect().bottom > 60);"  # below the bar
+        "window.tops = () => read.map((one) => Math.round(one.getBoundingClientRect().top))"
+    )
+    before = browser.get("tops()")
+    assert len(before) > 1
+    browser.do("letGo()")
+    browser.wait("document.querySelector('#verdict [data-evidence]') !== null")
+    browser.wait("document.querySelectorAll('[data-change]').length === 2")
+    browser.wait("!document.querySelector('#verdict').classList.contains('reading')")
+    assert browser.get("tops()") == pytest.approx(before, abs=2)
+
+
+def test_words_are_there_before_the_code_of_charts_is_asked_for(browser: Browser) -> None:
+    """It is large, and a browser does nothing else while it reads it."""
+    timing = "performance.getEntriesByType('resource').find((one) => one.name.includes('{}'))"
+    plotly, overview = (timing.format(name) for name in ("plotly.js", "/overview"))
+    assert browser.get(f"{plotly}.startTime > {overview}.responseEnd")
+
+
+def test_a_page_whose_charts_cannot_be_drawn_says_so_and_tries_again(
+    viewed: tuple[str, Browser],
+) -> None:
+    url, browser = viewed
+    browser.block(["*plotly.js*"])
+    browser.open(f"{url}/overview", "overview")
+    browser.wait("document.querySelector('#no-charts')?.textContent.includes('plotly.js')")
+    assert browser.get(f"{DRAWN}.length") == 0
+    browser.block([])
+    browser.do("document.querySelector('#no-charts button').click()")
+    browser.wait(f"{DRAWN}.length > 0 && document.querySelector('#no-charts') === null")
+    browser.do("localStorage.clear()")
+
+
 @pytest.mark.slow
 def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(
     viewed: tuple[str, Browser], tmp_path: Path
@@ -394,6 +456,7 @@ def test_charts_have_their_difference_to_a_baseline_that_one_click_chooses(
         browser.wait(f"{chart}.data.length === 1 && {chart}.data[0].x.length === 40")
         assert browser.get(f"{chart}.data[0].y") == pytest.approx([0.5] * 40)
         lines = saved(browser, "document.querySelector('.chart [aria-label^=csv]')")
+        assert lines[0] == "step,line,difference to sweep/base"
         assert [float(line.rpartition(",")[2]) for line in lines[1:]] == pytest.approx([0.5] * 40)
         browser.do("localStorage.clear()")
         browser.wait(f"location.hash.includes('base={of}') && location.hash.includes('diff=1')")

@@ -75,6 +75,7 @@ class Browser:
             "--disable-dev-shm-usage",
             "--disable-background-networking",
             "--hide-scrollbars",
+            "--blink-settings=primaryHoverType=2,availableHoverTypes=2",  # as with a mouse
             f"--user-data-dir={home}",
             f"--window-size={width},{height}",
         ):
@@ -145,6 +146,12 @@ class Browser:
             self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         else:
             self._driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+    def block(self, urls: list[str]) -> None:
+        """Load nothing whose address is like one of these, with ``*``; none of them: load all."""
+        self._driver.execute_cdp_cmd("Network.enable", {})
+        self._driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": urls})
+        self._driver.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": bool(urls)})
 
     def screenshot(self, path: Path) -> None:
         """Write a picture of the window as PNG."""

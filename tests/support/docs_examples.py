@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import opentelemetry.exporter.otlp.proto.http.metric_exporter
@@ -60,7 +61,7 @@ _BLOCK = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 
-IN_THE_LAB = frozenset({"stable-baselines3", "trl", "verl"})
+IN_THE_LAB = frozenset({"ray", "stable-baselines3", "trl", "verl", "vllm"})
 """How-to pages whose commands need a real framework: tests/frameworks follows them."""
 
 _RUN = frozenset({"console", "python", "toml", "text", "mermaid"})
@@ -106,6 +107,9 @@ _VARYING = [
 
 _ON_A_SLOW_MACHINE = "otel-rl: writing the rest: "
 """Begins a line that is printed only if the end takes a while."""
+
+_WORKER = re.compile(r"\w+/\d+ ")
+"""Begins a worker's line in a table."""
 
 
 @dataclass(frozen=True)
@@ -159,19 +163,28 @@ def cells(notebook: Path) -> list[Said]:
 def is_shown(said: Said) -> bool:
     """Whether a command has printed what its page shows.
 
-    A line ``...`` of the page stands for any lines, and ``...`` within a line for anything.
+    A line ``...`` of the page stands for any lines, and ``...`` within a line for anything. The
+    workers of a table may stand in any order: on a busy machine one of them has a problem, and the
+    table begins with that one.
     """
-    lines = [re.escape(_constant(line)) for line in said.shown.splitlines()]
+    lines = [re.escape(line) for line in _lines(said.shown)]
     pattern = "".join(
         r"(?:.*\n)*?" if line == r"\.\.\." else line.replace(r"\.\.\.", ".*") + r"\n"
         for line in lines
     )
-    printed = "".join(
-        f"{_constant(line)}\n"
-        for line in said.printed.splitlines()
-        if not line.startswith(_ON_A_SLOW_MACHINE)
-    )
+    printed = "".join(f"{line}\n" for line in _lines(said.printed))
     return re.fullmatch(pattern, printed) is not None
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines without what varies, those of workers that follow each other sorted."""
+    lines = [
+        _constant(line) for line in text.splitlines() if not line.startswith(_ON_A_SLOW_MACHINE)
+    ]
+    groups = groupby(lines, key=lambda line: _WORKER.match(line) is not None)
+    return [
+        line for are_workers, group in groups for line in (sorted(group) if are_workers else group)
+    ]
 
 
 def _constant(line: str) -> str:

@@ -42,18 +42,19 @@ def served(data: Path, port: int = 0) -> Iterator[str]:
         process.communicate(timeout=60)
 
 
-def picture(directory: Path, run: str, name: str) -> None:
+def picture(directory: Path, run: str, name: str, *, height: int = 1010) -> None:
     """Write the picture of a tutorial's run, if ``OTEL_RL_PICTURES`` asks for pictures.
 
     Args:
         directory: In which its commands were run.
         run: Its experiment and trial, with a slash.
         name: Of the file in ``docs/images``.
+        height: Pixels of the window, which must show the charts that are waited for.
     """
     if not os.environ.get("OTEL_RL_PICTURES"):
         return
     with served(directory / ".otel_rl") as url, Browser(directory / "profile") as browser:
-        browser.resize(1280, 1010)
+        browser.resize(1280, height)
         browser.open(f"{url}#/run/{run_id(*run.split('/'))}/overview", "overview")
         charts = "[...document.querySelectorAll('[data-panel]')].slice(0, 6)"
         browser.wait(f"{charts}.length > 2 && {charts}.every((one) => one.data)")

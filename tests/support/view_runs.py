@@ -49,6 +49,7 @@ GRPO = ExperimentKey("grpo", "1")
 KEYS = (REWARD, LOSS, STEP)
 
 MEASURED = "trainer/batch_time"
+EVALUATED = "val-core/acc"
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class LookedAt:
         failures: Of workers, in the step of each.
         attempts: After the first.
         new_weights: Steps after which generators have new weights; None if nobody tells.
+        saves: Steps after which there are a checkpoint and an evaluation; None for neither.
         has_spans: Whether the spans of the steps are there.
         has_waits: Whether the second half of each of them waits for others.
     """
@@ -106,6 +108,7 @@ class LookedAt:
     failures: Sequence[WorkerFailure] = ()
     attempts: Sequence[Attempt] = ()
     new_weights: int | None = None
+    saves: int | None = None
 
 
 def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
@@ -227,6 +230,7 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
             LOSS.key: 1 / step + lost,
             STEP.key: max(seconds),
             **{key: noise.random() + lost for key in (*run.keys, *run.phases, *run.named)},
+            **({EVALUATED: 1 - 1 / step} if run.saves and step % run.saves == 0 else {}),
             **({"generator/policy/version": step // run.new_weights} if run.new_weights else {}),
         }
         slowest = seconds.index(max(seconds))
@@ -253,6 +257,10 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
                     )
                     for worker, took_s in enumerate(seconds)
                     if run.has_phases
+                ]
+                + [
+                    SpanFacts(step, "trainer", "checkpoint", "trainer/0", False, 1, 0.2, 0.2, 0)
+                    for _ in range(run.saves is not None and step % run.saves == 0)
                 ],
                 failures=[one for one in run.failures if one.step == step],
                 status=run.status,

@@ -51,6 +51,7 @@ __all__ = [
     "revision",
     "span_parts",
     "state_of",
+    "total_steps",
     "whole_history",
 ]
 
@@ -60,6 +61,21 @@ _ROWS_WITH_TABLES: Final = 2_000
 """Newest rows that are searched for tables."""
 
 _HISTORY: Final = str(Log.HISTORY)
+
+# Names of the number of steps in configurations.
+_TOTALS: Final = frozenset(
+    {
+        "max_iterations",
+        "max_steps",
+        "max_train_steps",
+        "num_iterations",
+        "num_rollout",
+        "num_train_steps",
+        "num_training_steps",
+        "total_steps",
+        "total_training_steps",
+    }
+)
 
 
 class KnownWorker(NamedTuple):
@@ -320,6 +336,19 @@ def state_of(run: RunOverview, standing: Standing, now_ns: int) -> str:
         shortest_s, times = _SHORTEST_DIAGNOSED_S, _DIAGNOSED_STALL
     is_late = now_ns - run.step_ns > max(shortest_s * 1e9, times * usual_ns)
     return "stalled" if is_late else "running"
+
+
+def total_steps(config: object) -> int | None:
+    """Return the number of steps that a configuration tells, in the outermost part that does."""
+    parts = [config]
+    for part in parts:
+        if isinstance(part, Mapping):
+            told = [part[name] for name in part if str(name).rpartition(".")[2] in _TOTALS]
+            counts = {one for one in told if type(one) is int and one > 0}
+            if len(counts) == 1:
+                return counts.pop()
+            parts += part.values()
+    return None
 
 
 def overview(where: Path | Journal) -> Sequence[RunOverview]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_rl.bridge.rows.messages import TOLD
 from otel_rl.bridge.rows.series.streams import Group
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE
+from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE, DIAGNOSIS_WORKER
 from otel_rl.records import CONSOLE, KeySource, KeySpec
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import MetricSpec, Tier
@@ -42,7 +42,7 @@ _SENT_TEXTS: Final = frozenset(
         DIAGNOSIS_ALERT,
         DIAGNOSIS_CAUSE,
         "diagnosis/verdict",
-        "diagnosis/worker",
+        DIAGNOSIS_WORKER,
         "critical_path/trace_url",
         *TOLD,
     }

@@ -11,7 +11,12 @@ from otel_rl.bridge.journal.state import Int64, Number, Stored, check_json
 from otel_rl.bridge.rows.series.key_groups import GroupTable, UnitChange, device_of
 from otel_rl.bridge.rows.series.streams import Group
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE, NO_FINDING
+from otel_rl.bridge.tracker_keys import (
+    DIAGNOSIS_ALERT,
+    DIAGNOSIS_CAUSE,
+    DIAGNOSIS_WORKER,
+    NO_FINDING,
+)
 from otel_rl.records import (
     Announcement,
     Attempt,
@@ -27,6 +32,7 @@ from otel_rl.records import (
 
 __all__ = [
     "CONTINUED",
+    "CRASH",
     "DROPPED",
     "FOLDED",
     "MAX_CONFIG_KEYS",
@@ -40,6 +46,7 @@ __all__ = [
     "DroppedPoints",
     "Finding",
     "NewFindings",
+    "News",
     "RunMetadata",
     "of_continued",
     "of_dropped",
@@ -202,6 +209,28 @@ def _without_steps(group: Group) -> str:
     )
 
 
+class News(NamedTuple):
+    """What somebody who does not look at the run wants to be told at once.
+
+    Attributes:
+        kind: Of the cause that was found, as a diagnosis names it, or ``crash``.
+        worker: Of the cause, or its role; empty without one.
+        step: In which it was found; None for a run without steps.
+        time_ns: When, since the Unix epoch.
+        words: One sentence.
+    """
+
+    kind: str
+    worker: str
+    step: int | None
+    time_ns: int
+    words: str
+
+
+CRASH: Final = "crash"
+"""Kind of the news that a failure has ended the run."""
+
+
 _COLUMNS = ("rank", "kind", "role", "worker", "phase", "since_step", "score", "words")
 
 
@@ -257,7 +286,7 @@ class Finding(Stored):
         labels = {
             "diagnosis/verdict": self.verdict,
             DIAGNOSIS_CAUSE: cause,
-            "diagnosis/worker": worker,
+            DIAGNOSIS_WORKER: worker,
             DIAGNOSIS_ALERT: alert,
         }
         if self.is_update:

@@ -27,12 +27,21 @@ from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool, Spooled
 from otel_rl.bridge.rows import messages
-from otel_rl.bridge.rows.messages import TOLD, DroppedPoints, Finding
+from otel_rl.bridge.rows.messages import CRASH, TOLD, DroppedPoints, Finding, News
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.run_batches import RunBatches
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE, DIAGNOSIS_WORKER, alert_text
 from otel_rl.errors import JournalError, LeaseLost, ShareUsedUp
-from otel_rl.records import PART, Description, ExperimentKey, ExperimentStatus, Offset, Row
+from otel_rl.records import (
+    PART,
+    Description,
+    ExperimentKey,
+    ExperimentStatus,
+    Offset,
+    Row,
+    WorkerFailure,
+)
 
 __all__ = ["NO_METRIC_HINT", "Around", "Pace", "Rotation", "Scheduler"]
 
@@ -97,6 +106,7 @@ class Around:
         archive_room: Tells whether the journal has room for values that wait for the archive; None
             without an archive.
         is_one_launch: Whether all workers are of one launch.
+        told: Called with news of a run, once they are committed.
     """
 
     notify: Callable[[ExperimentKey], None] = lambda _: None
@@ -106,6 +116,7 @@ class Around:
     owners: Ownership = field(default_factory=SoleOwner)
     archive_room: Callable[[], bool] | None = None
     is_one_launch: bool = False
+    told: Callable[[ExperimentKey, News], None] = lambda *_: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -559,8 +570,14 @@ class Scheduler:
         if history is not None and step is not None:
             run.progress = history[0], step
         if commit.description is not None:
-            _log_failures(commit.key, run, commit.description)
+            crash = _log_failures(commit.key, run, commit.description)
+            if crash is not None:
+                of = (str(crash.worker), crash.step, crash.time_ns)
+                self._around.told(commit.key, News(CRASH, *of, crash.as_crash))
         for row in commit.rows:
+            if row.labels and (words := alert_text(row.labels)) is not None:
+                kind, worker = row.labels[DIAGNOSIS_CAUSE], row.labels[DIAGNOSIS_WORKER]
+                self._around.told(commit.key, News(kind, worker, row.step, row.time_ns, words))
             for label in TOLD.intersection(row.labels) if row.labels else ():
                 _data_log.warning("%s: %s", commit.key, row.labels[label])
         self._counters.add(Counter.ROWS_CREATED, len(commit.rows))
@@ -673,19 +690,25 @@ class Scheduler:
         return True
 
 
-def _log_failures(key: ExperimentKey, run: Run, description: Description) -> None:
-    """Log the end of a run by a failure, and failures of workers, in a crash loop the last."""
+def _log_failures(key: ExperimentKey, run: Run, description: Description) -> WorkerFailure | None:
+    """Log the end of a run by a failure, and failures of workers, in a crash loop the last.
+
+    Returns:
+        What ended the run, if that is news.
+    """
     logged, run.logged_failures = run.logged_failures, description.failures
     words = "" if description.crash is None else description.crash.as_crash
     if words:
-        if words != run.told_crash:
+        is_news = words != run.told_crash
+        if is_news:
             _news_log.warning("%s %s", key, words)
         run.told_crash = words
-        return
+        return description.crash if is_news else None
     news = [one for one in description.failures if one not in logged]
     if news and _has_passed(_LOG_EVERY_NS, run.logged_failure_ns, news[-1].time_ns):
         run.logged_failure_ns = news[-1].time_ns
         _news_log.warning("%s: %s", key, news[-1])
+    return None
 
 
 def _has_passed(duration_ns: int, since_ns: int, now_ns: int) -> bool:

@@ -11,7 +11,7 @@ from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import whole_history
 from otel_rl.cli.find_run import FoundRun, Runs, add_run, steps, take_directory
-from otel_rl.cli.options import add_journal_options, settings_of
+from otel_rl.cli.options import FOUND, add_journal_options, kinds_or_any, settings_of
 from otel_rl.cli.terminal import counted, progress
 from otel_rl.diagnose.coverage import steps_of
 from otel_rl.diagnose.engine import diagnose
@@ -32,7 +32,7 @@ __all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
 DESCRIPTION = """\
 Name the worker and phase behind a slower or worse run, live or ended: ranked causes with evidence.
-The exit status is 0 also if it finds faults.
+The exit status is 0 also if it finds faults, but for those of --fail-on: then it is 3.
 """
 
 EPILOG = """\
@@ -41,6 +41,7 @@ examples:
   otel-rl diagnose grpo-7b/trial-3          one by name
   otel-rl diagnose --steps 412              why was step 412 slow?
   otel-rl diagnose --steps 400:500 --json   what changed in these steps, as JSON
+  otel-rl diagnose --fail-on cause          for CI: exit with 3 if there is a cause
   otel-rl diagnose --html causes.html       with charts and timeline, as a page to mail
 """
 
@@ -54,6 +55,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--now",
         action="store_true",
         help="only problems that last until now",
+    )
+    parser.add_argument(
+        "--fail-on",
+        metavar="KIND,...",
+        type=kinds_or_any,
+        default=frozenset(),
+        help="exit with 3 if a cause of such a kind is found, e.g. straggler,nan; `cause` is any",
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="as JSON")
@@ -90,6 +98,8 @@ def command(arguments: argparse.Namespace) -> int:
         news(f"looking for causes in {many(history.last, 'step')}")
         report = _diagnosed(arguments, run, history)
     status = 1 if runs.faults else 0
+    if not arguments.fail_on.isdisjoint({str(cause.kind) for cause in report.causes}):
+        status = FOUND
     if arguments.json:
         print(json.dumps(run_as_json(run.key, history, report), indent=1, allow_nan=False))
         return status

@@ -6,7 +6,8 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -14,6 +15,7 @@ from types import FrameType
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.counters import Counter, Outcome
 from otel_rl.bridge.delivery.wandb.account import OWN_RUN, is_disabled
+from otel_rl.bridge.rows.messages import News
 from otel_rl.cli.embedded_bridge import (
     Embedded,
     embedded_defaults,
@@ -24,13 +26,14 @@ from otel_rl.cli.ending.end import finish, leave, said_by_the_report
 from otel_rl.cli.ending.files import StatusFile
 from otel_rl.cli.ending.report import Ending
 from otel_rl.cli.environment import adapter_environment, notes_on, reporting_environment
-from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.options import add_bridge_options, kinds, settings_of
 from otel_rl.cli.own_run import attach_environment, check_attach
 from otel_rl.cli.run_names import RunNames, run_names
 from otel_rl.cli.signal_handlers import EndRequests, handled
 from otel_rl.cli.standard_streams import FULL, say
 from otel_rl.cli.terminal import live_line
 from otel_rl.errors import ConfigError, JournalFull, OtelRLError
+from otel_rl.records import ExperimentKey
 
 __all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
@@ -107,6 +110,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="exit with 74 if CMD ends with 0, but some of its data was lost",
     )
+    parser.add_argument(
+        "--notify",
+        metavar="URL",
+        help="send what the diagnosis finds, and a crash, to this webhook (`otel-rl help notify`)",
+    )
+    parser.add_argument(
+        "--stop-on",
+        metavar="KIND,...",
+        type=kinds,
+        default=frozenset(),
+        help="end CMD by SIGTERM when the diagnosis finds a cause of such a kind, e.g. nan",
+    )
     add_bridge_options(
         parser,
         attach={
@@ -132,7 +147,8 @@ def command(arguments: argparse.Namespace) -> int:
     if shutil.which(command[0]) is None:
         return _not_run(command)
     names = run_names(arguments, os.environ, default_experiment=_name_of(command))
-    settings = settings_of(arguments, defaults=embedded_defaults(names))
+    overrides = {"notify": {"url": arguments.notify}} if arguments.notify else {}
+    settings = settings_of(arguments, overrides=overrides, defaults=embedded_defaults(names))
     for option in misplaced:
         say(
             f"{option} is given to {command[0]}. If it is for otel-rl: otel-rl run {option} "
@@ -154,7 +170,7 @@ def command(arguments: argparse.Namespace) -> int:
             )
             return _run(command, _recording_nothing(names), requests)
         try:
-            embedded = Embedded(enabled, names)
+            embedded = Embedded(enabled, names, news=requests.stop_on(arguments.stop_on))
         except OtelRLError as exc:
             if not _is_full_disk(exc):
                 raise
@@ -385,6 +401,19 @@ class _Requests:
         # second one means an immediate exit.
         elif not (number == signal.SIGINT and _is_in_foreground()):
             process.send_signal(number)
+
+    def stop_on(self, kinds: Collection[str]) -> Callable[[ExperimentKey, News], None]:
+        """Return what ends the command at the first news of such a kind, from any thread."""
+        asked = threading.Event()
+
+        def heard(key: ExperimentKey, news: News) -> None:
+            process = self._process
+            if news.kind in kinds and process is not None and not asked.is_set():
+                asked.set()
+                say(f"{key}: {news.words}. CMD gets SIGTERM, for --stop-on {news.kind}.")
+                process.terminate()
+
+        return heard
 
     @contextmanager
     def passed_to(self, process: "subprocess.Popen[bytes]") -> Iterator[None]:

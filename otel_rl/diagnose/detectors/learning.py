@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from otel_rl.diagnose.classify import Subject, Work, rows_about, tracks_about, work_of
+from otel_rl.diagnose.detectors.reward_hacking import held_out_scores, reward_hacking
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.settings import settings_changed
 from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind
@@ -17,14 +18,21 @@ from otel_rl.diagnose.stats.changes import find_fall
 from otel_rl.diagnose.stats.jumps import Jump, jump
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure, heading
-from otel_rl.diagnose.thresholds import A_FEW, FAR, IN_ORDER, LONGER_NOISE, MANY, SLACK
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    FAR,
+    FEWEST_VARYING,
+    IN_ORDER,
+    LONGER_NOISE,
+    MANY,
+    SLACK,
+    START,
+)
 
 __all__ = ["degeneration", "new_tasks", "not_a_number", "wrong_rewards"]
 
 # Age of the oldest samples of a batch, in units of the usual one; and most steps of a jump.
 _OLDEST, _MOST_MIXED = 2.0, 4
-
-_NEWER = 2.0  # versions: by as many do ages of samples fall if a paused generator goes on
 
 
 _LOWER, _HIGHER = 0.4, 3.0  # times the entropy or KL before
@@ -146,10 +154,12 @@ def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
     if not jumps:
         return
     largest, key = max(jumps, key=lambda one: one[0].size)
-    if _policy_moved(history, largest.step, _mixed_steps(history)):
+    if _policy_moved(history, largest.step):
         return  # and its rewards with it
     if any(settings_changed(history, largest.step)):
         return  # other tasks have other rewards
+    if _is_earned(history, largest) or _is_not_earned(history, largest):
+        return
     yield Cause(
         Kind.REWARD_BUG,
         f"rewards are computed differently since step {largest.step}: {key} jumped from "
@@ -157,6 +167,30 @@ def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
         role=_scorer(history, key),
         since=largest.step,
         evidence=[_evidence(one, of) for one, of in jumps],
+    )
+
+
+def _is_earned(history: RunHistory, found: Jump) -> bool:
+    """Return whether a score that the reward does not make has risen with it."""
+    return found.after > found.before and any(
+        (rise := jump(track)) is not None
+        and rise.after > rise.before
+        and abs(rise.step - found.step) <= A_FEW
+        for track in held_out_scores(history).values()
+    )
+
+
+def _is_not_earned(history: RunHistory, found: Jump) -> bool:
+    """Return whether a score was left behind then, and nothing measures the policy.
+
+    Then a shortcut that was found at once looks like a reward that is computed differently.
+    """
+    measured = (rows_about(history, subject) for subject in _OF_POLICY)
+    return not any(
+        len(track.values) >= FEWEST_VARYING for of in measured for _, track in of
+    ) and any(
+        cause.since is not None and abs(cause.since - found.step) <= A_FEW
+        for cause in reward_hacking(history)
     )
 
 
@@ -175,7 +209,7 @@ def _jumps_of_rewards(history: RunHistory) -> Sequence[tuple[Jump, str]]:
         (found, key)
         for subject in (Subject.REWARD_MEAN, Subject.REWARD_STD)
         for key, track in rows_about(history, subject)
-        if (found := jump(track, mixed)) is not None
+        if (found := jump(track, mixed, start=_start(history, track))) is not None
         if subject is not Subject.REWARD_STD or _is_new(found, track)
     ]
 
@@ -203,30 +237,32 @@ def _mixed_steps(history: RunHistory) -> int:
     return min(_MOST_MIXED, math.ceil(_OLDEST * max(ages, default=0.0)))
 
 
-def _policy_moved(history: RunHistory, step: int, mixed: int) -> bool:
-    """Return whether a measure of the policy has jumped by this step, or the one of samples has."""
+def _start(history: RunHistory, rewards: Track) -> int:
+    """Return the number of first rewards that tell what the policy learns at its start.
+
+    While generators pause, or a buffer was filled before the first step, a trainer learns from
+    samples of its first policy; rewards of the first samples after these show all at once what it
+    has learned.
+    """
+    old = Track()
+    for _, ages in rows_about(history, Subject.STALENESS):
+        old = max(old, ages, key=lambda one: len(one.steps))
+    age = dict(zip(old.steps, old.values, strict=True))
+    for place in range(START, 2 * START):
+        if place >= len(rewards.steps) or START + age.get(rewards.steps[place - 1], 0.0) <= place:
+            return place
+    return 2 * START
+
+
+def _policy_moved(history: RunHistory, step: int) -> bool:
+    """Return whether a measure of the policy has jumped by this step."""
+    mixed = _mixed_steps(history)
     return any(
         moved.step <= step
         for subject in _OF_POLICY
         for _, track in rows_about(history, subject)
         if (moved := jump(track, mixed)) is not None
-    ) or any(_came_newer(track, step, mixed) for _, track in rows_about(history, Subject.STALENESS))
-
-
-def _came_newer(ages: Track, step: int, mixed: int) -> bool:
-    """Return whether samples become fresh at a jump, faster than ever before.
-
-    While generators pause, a trainer learns from samples of an ever older policy; rewards of the
-    first samples of the new one show at once what it has learned.
-    """
-    falls = [(at, _fall_by(ages, place, mixed)) for place, at in enumerate(ages.steps)]
-    there = max((fall for at, fall in falls if step <= at <= step + mixed), default=0.0)
-    return there >= _NEWER and all(fall < there for at, fall in falls if at < step)
-
-
-def _fall_by(ages: Track, place: int, mixed: int) -> float:
-    """Return by how much ages have fallen within as many steps as batches are mixed."""
-    return max(ages.values[max(0, place - mixed - 1) : place + 1]) - ages.values[place]
+    )
 
 
 def _evidence(one: Jump, key: str) -> Evidence:

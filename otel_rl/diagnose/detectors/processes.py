@@ -434,14 +434,19 @@ def _skewed(worker: str, ahead_s: float, what: str, since: int | None = None) ->
 def gc_pauses(history: RunHistory) -> Iterator[Cause]:
     """Find processes that the garbage collector stops for a good part of their time."""
     found: list[tuple[float, str, str | None, LevelChange]] = []
-    for key, worker, track in tracks_about(history, Subject.GC_TIME):
-        counts = with_gaps(history, summed_by_step(track))
+    tracks = [
+        (key, worker, with_gaps(history, summed_by_step(track)))
+        for key, worker, track in tracks_about(history, Subject.GC_TIME)
+    ]
+    # A pause that one process had before is nothing new in another.
+    shown = max((value for *_, of in tracks for value in of.finite().values[:-A_FEW]), default=0.0)
+    for key, worker, counts in tracks:
         among = len(history.workers.get(key, ()))
         # A step has several exports, or one has those of several steps.
         of_steps = smoothed(counts)
         change = level(of_steps, shortest=A_FEW, among=among)
-        if change is None or not _is_more_gc(change):
-            of_steps, change = counts, soon(counts, among=among)
+        if change is None or not _is_more_gc(change) or not _is_often(counts, change):
+            of_steps, change = counts, soon(counts, among=among, shown=shown)
         if change is None or not _is_more_gc(change):
             continue
         share = change.after / _usual_s(of_steps, change.step)
@@ -468,6 +473,15 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
 
 def _is_more_gc(change: LevelChange) -> bool:
     return change.is_rise(ratio=_MORE_GC, order=_IN_ORDER_OF_GC, size=NOISE_OF_COUNTS)
+
+
+def _is_often(counts: Track, change: LevelChange) -> bool:
+    """Return whether several pauses make the means of neighbours, of which one pause makes three.
+
+    Collections of all objects are rare, and are long where others use the machine, too.
+    """
+    since = counts.finite().since(change.step)
+    return sum(value >= HALF * change.after for value in since) >= A_FEW
 
 
 def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> float:

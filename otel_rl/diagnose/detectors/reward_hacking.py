@@ -6,7 +6,7 @@ are no proof: a policy that learns to reason writes more.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
@@ -35,8 +35,10 @@ __all__ = ["held_out_scores", "reward_hacking"]
 # Scores that the reward does not make: of held-out tasks, and of a verifier or a part of it.
 _HELD_OUT: Final = re.compile(
     r"(^|/)(eval(uation|uator)?|val(id|idation)?|test|held_?out)([-_/]|$)"
-    r"|(^|[/_])(accuracy|correct(ness)?|verifi(er|ed|cation)|exact_match|gold)(_|/|$)"
+    r"|(^|[/_])(accuracy|correct(ness)?|verifi(er|ed|cation)|exact_match|gold|true|ground_?truth)(_|/|$)"
 )
+# What the reward stands for, on the same samples.
+_TRUE: Final = re.compile(r"(^|[/_])(true|gold|ground_?truth|verifi(er|ed|cation))(_|/|$)")
 _SCORE: Final = re.compile(
     r"(score|acc(uracy)?|rewards?|pass|success|correct|verif|match|gold|win)([^a-z]|$)"
     r"|(avg|mean|maj|best)(@|_x40_)\d+$|(^|/)eval/[^/]+$"  # a key has _x40_ for @
@@ -48,6 +50,8 @@ _NO_SCORE: Final = re.compile(
 
 _FALL: Final = 0.25  # part of the best
 _NEAR: Final = 8  # values, of the reward before
+_APART: Final = 0.04  # of the range of the reward: as far is a score that it follows
+_AGREED: Final = 0.8  # part of the values before
 _REPEATED: Final = 2.0  # times before
 _SHORTER, _LONGER = 0.5, 1.6  # times what the trend lets expect
 
@@ -78,6 +82,10 @@ def reward_hacking(history: RunHistory) -> Iterator[Cause]:
         for key, track in rows_about(history, Subject.REWARD_MEAN)
         if key not in scores and not _HELD_OUT.search(key)
     ]
+    parted = _parted(rewards, scores)
+    if parted:
+        yield min(parted, key=lambda cause: cause.since or 0)
+        return
     signs = [*_falling(scores), *_repeating(history), *_of_length(history, rewards, scores)]
     found = [
         (sign, key, gain)
@@ -143,6 +151,70 @@ def _rise(track: Track, since: int) -> float | None:
     noise = spread([b - a for a, b in pairwise(track.values)])
     first, last = median(before[-A_FEW:]), median(after[len(after) // 2 :])
     return (last - first) / max(noise, least_noise(first))
+
+
+def _parted(rewards: Sequence[tuple[str, Track]], scores: Mapping[str, Track]) -> Sequence[Cause]:
+    """Find scores of the same scale that a reward has followed, and then left behind.
+
+    A policy always does better on what it trains on: a score of held-out tasks that rises as well,
+    only less, proves nothing, unlike one of what the reward stands for. If a reward follows most
+    scores, tasks have changed places.
+    """
+    found = []
+    for reward_key, reward in rewards:
+        paid = dict(zip(reward.steps, reward.values, strict=True))
+        parted = []
+        both = {key: _both(paid, score) for key, score in scores.items()}
+        both = {key: values for key, values in both.items() if len(values) >= FEWEST_BEFORE}
+        for key, values in both.items():
+            since = _parts_at([gap for _, gap, _ in values], reward)
+            if since is None:
+                continue
+            before, after = values[max(0, since - _NEAR) : since], values[since:]
+            true = [median(value for *_, value in part) for part in (before, after)]
+            got = [median(gap + value for _, gap, value in part) for part in (before, after)]
+            if _TRUE.search(key) or true[1] <= true[0]:
+                parted.append(_left_behind(reward_key, key, values[since][0], got, true))
+        if 2 * len(parted) > len(both):
+            found += parted
+    return found
+
+
+def _both(paid: Mapping[int, float], score: Track) -> Sequence[tuple[int, float, float]]:
+    """Return steps with a score: the step, how far the reward is above the score, the score."""
+    of_steps = zip(score.steps, score.values, strict=True)
+    return [(step, paid[step] - value, value) for step, value in of_steps if step in paid]
+
+
+def _left_behind(
+    reward: str, key: str, step: int, got: Sequence[float], true: Sequence[float]
+) -> Cause:
+    return Cause(
+        Kind.REWARD_HACKING,
+        f"the reward is not earned since step {step}: {reward} had followed {key}, and is "
+        f"{got[1]:.3g} now, where that is {true[1]:.3g}",
+        role=reward.partition("/")[0],
+        since=step,
+        evidence=[
+            Evidence("a score that the reward had followed", key, None, true[0], true[1]),
+            Evidence("reward", reward, None, got[0], got[1]),
+        ],
+    )
+
+
+def _parts_at(gaps: Sequence[float], reward: Track) -> int | None:
+    """Return the place since which a reward stays above a score; None if it never did."""
+    if len(gaps) < FEWEST_BEFORE:
+        return None
+    margin = _APART * (max(reward.values) - min(reward.values))
+    last = max((place for place, gap in enumerate(gaps) if gap <= margin), default=-1)
+    before, after = gaps[: last + 1], gaps[last + 1 :]
+    if len(before) < A_FEW or len(after) < FEWEST_SINCE:
+        return None
+    near = sum(abs(gap) <= margin for gap in before)
+    noise = LONGER_NOISE * spread([b - a for a, b in pairwise(before)])
+    is_clear = median(after) > max(2 * margin, noise)
+    return last + 1 if near >= _AGREED * len(before) and is_clear else None
 
 
 def _falling(scores: dict[str, Track]) -> Iterator[_Sign]:

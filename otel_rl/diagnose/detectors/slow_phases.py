@@ -342,7 +342,7 @@ def _least_ratio(found: LevelChange, uneven: float = 0.0, *, noise: float = 0.0)
         uneven: Part by which it has to be larger where noise decides.
         noise: Of all workers: few values of one series agree by chance.
     """
-    noise = max(noise, found.change.noise / found.before) if found.before > 0 else 1.0
+    noise = max(noise, found.change.relative_noise)
     often = min(found.change.place, found.change.length - found.change.place)
     of_few = BEYOND_NOISE * min(1.0, sqrt(FEWEST_SINCE / often)) * noise
     of_many = min(MUCH_LONGER - 1, LONGER_NOISE * noise)

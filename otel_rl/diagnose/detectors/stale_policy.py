@@ -74,12 +74,16 @@ def _stopped(history: RunHistory, place: PhaseKey) -> Mapping[str, int]:
 
 
 def _works_until(history: RunHistory, place: PhaseKey, worker: str) -> int:
-    """Return the last step in which a worker that pulls weights generated; -1 for none."""
+    """Return the last step in which a worker that pulls weights generated; -1 for none.
+
+    Phases that are measured tell nothing of pulls with spans, which come later on a busy machine.
+    """
     return max(
         (
             of[worker].steps[-1]
             for other, of in history.spans.items()
             if other.role == place.role and other != place and worker in of and of[worker].steps
+            if other not in history.unspanned or place in history.unspanned
             if not only_waits(history, other) and work_of(other) is Work.GENERATION
         ),
         default=-1,

@@ -100,6 +100,22 @@ class Change:
         off += [abs(value - self.after) for value in self.values[self.place :]]
         return DEVIATION * median(off)
 
+    @cached_property
+    def relative_noise(self) -> float:
+        """Return the noise as a part of the level before; 1 if that is 0.
+
+        What takes four times as long varies by four times as many seconds: that is no more noise
+        than the noisier side has in units of its own level.
+        """
+        if self.before <= 0:
+            return 1.0
+        sides = (self.values[: self.place], self.before), (self.values[self.place :], self.after)
+        noisier = max(
+            median(abs(value - usual) for value in side) / max(usual, self.before)
+            for side, usual in sides
+        )
+        return min(self.noise / self.before, DEVIATION * noisier)
+
     @property
     def ratio(self) -> float:
         """Return the ratio of after to before; infinite if before is 0."""

@@ -17,6 +17,8 @@ __all__ = ["Jump", "jump"]
 
 # The same of a few last values: the farther the fewer, and more than the series ever moved.
 _FEW, _FAR_JUMP = (3, 2), 24.0
+# A series that goes up by stairs has moved by nearly as much elsewhere.
+_STAIRS = 2.0
 _SURE = 40  # moves that tell their usual size
 
 
@@ -36,7 +38,7 @@ class Jump(NamedTuple):
     after: float
 
 
-def jump(track: Track, mixed: int = 0) -> Jump | None:
+def jump(track: Track, mixed: int = 0, *, start: int = START) -> Jump | None:
     """Return the largest jump of a series.
 
     A jump covers a good part of the range of the series, and is more than what the series moves
@@ -45,6 +47,7 @@ def jump(track: Track, mixed: int = 0) -> Jump | None:
     Args:
         track: Finite, in order of its steps.
         mixed: Most steps whose values may lie between the levels.
+        start: Number of values at the beginning of which none is off.
     """
     if len(track.values) < FEWEST_VARYING:
         return None
@@ -52,11 +55,11 @@ def jump(track: Track, mixed: int = 0) -> Jump | None:
     found = [
         one
         for width in range(mixed + 1)
-        for place in range(START, len(track.values) - width - SIDE + 1)
+        for place in range(start, len(track.values) - width - SIDE + 1)
         if not width or track.steps[place + width] - track.steps[place - 1] <= mixed + 1
         if (one := _at(track, scale, place, width, part if width else 0.0)) is not None
     ]
-    return max(found, key=lambda one: one.size, default=None) or _last_jump(track, scale)
+    return max(found, key=lambda one: one.size, default=None) or _last_jump(track, scale, start)
 
 
 def _scale(values: Sequence[float]) -> float:
@@ -92,6 +95,9 @@ def _at(track: Track, scale: float, place: int, width: int, part: float) -> Jump
     least = max(FAR * scale, max(before) - min(before), max(after) - min(after))
     if gap < max(least, part) or not _are_between(before, values[place:end], after):
         return None
+    elsewhere = [*pairwise(values[START:place]), *pairwise(values[end:])]
+    if gap < _STAIRS * max((abs(b - a) for a, b in elsewhere), default=0.0):
+        return None
     return Jump(gap / scale, track.steps[place], median(before), median(after))
 
 
@@ -107,10 +113,12 @@ def _drift(values: Sequence[float], place: int, end: int) -> float:
     return moved / max(1, first + len(values) - 1 - last)
 
 
-def _last_jump(track: Track, scale: float) -> Jump | None:
+def _last_jump(track: Track, scale: float, start: int) -> Jump | None:
     """Return a jump before the last few values, if it is far beyond all of the series."""
     for few in _FEW:
         before, after = track.values[:-few], track.values[-few:]
+        if len(before) < start:
+            continue
         gap = max(min(after) - max(before), min(before) - max(after))
         if gap >= max(_FAR_JUMP / few * scale, max(before) - min(before)):
             return Jump(gap / scale, track.steps[-few], median(before[-5:]), median(after))

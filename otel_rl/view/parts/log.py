@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -12,6 +12,7 @@ from otel_rl.bridge.journal.reader import read_tables
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.records import CONSOLE, Row
 from otel_rl.view.journals import Found
+from otel_rl.view.parts.workspace import EVALUATION
 from otel_rl.view.run_data import RunData, Series
 from otel_rl.view.text import in_order, label, passage
 
@@ -23,6 +24,8 @@ _BYTES_BESIDE_TEXT: Final = 60  # of a line: its number, time, worker and stream
 _MOST_WORKERS: Final = 2_000
 _MOST_EVENTS: Final = 200  # of a kind, the newest
 _VERSION: Final = "/policy/version"  # end of the keys of rl.policy.version
+_LOOKED_AT: Final = 16  # keys of evaluations, which have the same steps
+_CHECKPOINT: Final = "checkpoint"  # the phase of the registry
 _TAKEN_UP_BY: Final = ("generator", "trainer")  # whose version is told, before that of others
 _AROUND_NS: Final = 10_000_000_000  # after a moment that is looked for
 
@@ -101,9 +104,17 @@ def _matches(line: _Line, worker: str, wanted: LogWanted) -> bool:
 
 
 def events(found: Found, data: RunData) -> dict[str, Any]:
-    """Return failures, replacements, attempts and new weights, and the steps and times of a run."""
+    """Return what happened in a run, and its steps and times.
+
+    That are failures, replacements, attempts, new weights, checkpoints and evaluations.
+    """
     longest = max(data.series.values(), key=lambda one: len(one.steps), default=Series())
-    listed = [*_failures(data, longest), *_attempts(found), *_weights(data)]
+    listed = [
+        *_failures(data, longest),
+        *_attempts(found),
+        *_weights(data),
+        *_at_steps(data, longest),
+    ]
     first = min((of.steps[0] for of in data.series.values() if of.steps), default=0.0)
     return {
         "steps": [first, data.last_step],
@@ -147,6 +158,22 @@ def _weights(data: RunData) -> Iterator[dict[str, Any]]:
         for step, time_ms, version in new[-_MOST_EVENTS:]:
             words = f"version {version:g} of the weights"
             yield _event("weights", step=step, time_ms=time_ms, worker="", words=words)
+
+
+def _at_steps(data: RunData, longest: Series) -> Iterator[dict[str, Any]]:
+    """Yield checkpoints and evaluations, unless nearly every step has one."""
+    phases = (of for (_, phase), of in data.phases.items() if phase == _CHECKPOINT)
+    evaluated = (of for key, of in data.series.items() if EVALUATION.search(key.lower()))
+    values = islice(evaluated, _LOOKED_AT)
+    times = dict(zip(longest.steps, longest.times_ms, strict=True))
+    for kind, words, some in (
+        ("checkpoint", "a checkpoint", phases),
+        ("evaluation", "an evaluation", values),
+    ):
+        steps = {float(step) for of in some for step in of.steps} & times.keys()
+        if 2 * len(steps) <= len(times):
+            for step in sorted(steps)[-_MOST_EVENTS:]:
+                yield _event(kind, step=step, time_ms=times[step], worker="", words=words)
 
 
 def _event(

@@ -8,14 +8,20 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any, Final
 
-from otel_rl.bridge.journal.reader import Standing, history_bytes, read_named_keys, state_of
+from otel_rl.bridge.journal.reader import (
+    Standing,
+    history_bytes,
+    read_named_keys,
+    state_of,
+    total_steps,
+)
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.dashboard.arrange import Panel, Section
 from otel_rl.dashboard.resemblance import headlines
 from otel_rl.goodput import as_json as as_json_goodput
 from otel_rl.goodput import in_words
 from otel_rl.records import GPUS, ExperimentStatus, KeySpec
-from otel_rl.semconv.spec import Tier
+from otel_rl.semconv.spec import METRICS, Tier
 from otel_rl.view.downsample import downsample
 from otel_rl.view.journals import Found, Journals
 from otel_rl.view.parts.workspace import MOST_LINES, amounts, first_row, workspace
@@ -68,6 +74,7 @@ def run_facts(found: Found, standing: Standing, now_ns: int) -> dict[str, Any]:
         "machines": [label(host) for host in [*run.description.hosts][:_MOST_MACHINES]],
         "gpus": sum(prefix.startswith(f"{GPUS}/") for prefix in run.description.devices) or None,
         "step": run.step,
+        "total": total_steps(run.description.config),
         "lasted_s": age_s - idle_s if has_ended else age_s,
         "idle_s": idle_s,
         "now_ms": now_ns / _NS_PER_MS,
@@ -193,6 +200,8 @@ class Catalogue:
         self._sections = workspace(shown)
         self._first = first_row(self._sections, shown)
         self.amounts = amounts(keys)
+        known = {spec.key: METRICS.get(spec.name) for spec in shown}
+        self._briefs = {key: metric.brief for key, metric in known.items() if metric is not None}
         self._panels = {
             _panel_id(section, panel): panel
             for section in self._sections
@@ -239,6 +248,7 @@ class Catalogue:
                 {
                     "id": _panel_id(section, panel),
                     "title": label(panel.title),
+                    "about": self._briefs.get(panel.keys[0], ""),
                     "unit": label(panel.unit),
                     "stacked": panel.is_stacked,
                     "keys": [label(key) for key in panel.keys[:MOST_LINES]],

@@ -28,6 +28,7 @@ _MAX_SPANS: Final = 3_000
 _MAX_LINKS: Final = 4_000
 _MAX_STEPS: Final = 8
 _USUAL_OF: Final = 9  # steps before a fault, the nearest to it
+_SLOWER: Final = 1.2  # than the first step of a fault: the slowest then shows something else
 _DEPTH: Final = 6  # spans of one worker side by side; deeper ones share the last row
 
 
@@ -59,9 +60,10 @@ def timeline(found: Found, *, first: int | None = None, last: int | None = None)
 
 
 def before_and_after(found: Found, since: int, until: int | None = None) -> dict[str, Any] | None:
-    """Return a usual step of before a fault, and the first one since it began, to compare them.
+    """Return a usual step of before a fault, the first one since it began, and the slowest.
 
-    None if the journal has no spans of one of them.
+    None if the journal has no spans of one before or since. ``slowest`` is there where
+    it took clearly longer than the first one.
 
     Args:
         found: The run.
@@ -72,12 +74,16 @@ def before_and_after(found: Found, since: int, until: int | None = None) -> dict
     workers = standing.workers
     roots = _roots(spans, workers)
     before = [step for step in sorted(roots) if step < since][-_USUAL_OF:]
-    after = [step for step in sorted(roots) if since <= step <= (until or step)][:1]
+    after = [step for step in sorted(roots) if since <= step <= (until or step)]
     if not before or not after:
         return None
+    chosen = {"before": _usual(before, roots), "after": after[0]}
+    slowest = max(after, key=lambda step: _took_ns(roots[step]))
+    if _took_ns(roots[slowest]) > _SLOWER * _took_ns(roots[after[0]]):
+        chosen["slowest"] = slowest
     return {
         name: _picture(workers, _near(spans, roots[step]), [step], role=_role_of(roots))
-        for name, step in (("before", _usual(before, roots)), ("after", after[0]))
+        for name, step in chosen.items()
     }
 
 

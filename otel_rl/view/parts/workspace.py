@@ -15,13 +15,15 @@ from otel_rl.dashboard.sections import OWN
 from otel_rl.records import KeySpec
 from otel_rl.semconv import names
 
-__all__ = ["MOST_LINES", "amounts", "first_row", "workspace"]
+__all__ = ["EVALUATION", "MOST_LINES", "amounts", "first_row", "workspace"]
 
 MOST_LINES: Final = 60
 """Keys that differ by a number, in one chart."""
 
 _NUMBER: Final = re.compile(r"\d+")
-_EVALUATION: Final = re.compile(r"(^|[/_])(eval|evaluation|val|valid|validation|test)([-_/]|$)")
+EVALUATION: Final = re.compile(r"(^|[/_])(eval|evaluation|val|valid|validation|test)([-_/]|$)")
+"""In the lower-case name of a key that is measured in evaluations."""
+
 _SCORES: Final = (names.RL_REWARD_MEAN, names.RL_REWARD_STD)
 _AMOUNT: Final = re.compile(
     r"(^|[/_.])(num_|total_num_|total_)?(tokens|samples|episodes)(_total)?$"
@@ -157,14 +159,14 @@ def _is_like(*wanted: str) -> Callable[[KeySpec], bool]:
         name = spec.name or spec.key
         if name in names.METRICS:
             return name in wanted
-        return resembled(name) in wanted and not _EVALUATION.search(spec.key.lower())
+        return resembled(name) in wanted and not EVALUATION.search(spec.key.lower())
 
     return is_wanted
 
 
 def _is_evaluation(spec: KeySpec) -> bool:
     name = spec.name or spec.key
-    return resembled(name) in _SCORES and _EVALUATION.search(name.lower()) is not None
+    return resembled(name) in _SCORES and EVALUATION.search(name.lower()) is not None
 
 
 _is_kl: Final = _is_like(names.RL_POLICY_KL_REFERENCE)

@@ -9,7 +9,15 @@ otelRl.charts = {
   good: "#249e66",
   quiet: "#7a8794",
   grid: "rgba(128,140,155,0.25)",
-  ready: otelRl.store(false), // whether Plotly is there: it is large, and comes after the page
+  plotly: otelRl.store(""), // "coming", "there" or "missing": it is large, and comes after what one reads first
+
+  load() {
+    const { plotly } = otelRl.charts;
+    if (["coming", "there"].includes(plotly.value)) return;
+    plotly.set("coming");
+    const over = () => plotly.set(globalThis.Plotly ? "there" : "missing");
+    document.head.append(Object.assign(document.createElement("script"), { src: "/api/plotly.js", onload: over, onerror: over }));
+  },
 
   // Each phase of the registry has one colour on every page: work is warm or bright, synchronisation violet, waits
   // grey, input and output brown or green. Chosen by the distances that people with protanopia and deuteranopia see.
@@ -118,7 +126,7 @@ otelRl.charts = {
 
   // The range of y: logarithmic, without the most extreme values, or of a constant not magnified until it fills the chart.
   heightOf(traces, panel, { log, robust }) {
-    const ys = traces.filter((one) => one.yaxis !== "y2" && one.meta !== "raw").flatMap((one) => one.y.filter((y) => y !== null)).sort((a, b) => a - b);
+    const ys = traces.filter((one) => one.yaxis !== "y2").flatMap((one) => one.y.filter((y) => y !== null)).sort((a, b) => a - b);
     if (!ys.length) return {};
     if (log && ys.at(-1) > 0) return { type: "log", autorange: true };
     const size = Math.max(Math.abs(ys[0]), Math.abs(ys.at(-1)));
@@ -287,7 +295,7 @@ otelRl.charts = {
   Plot({ draw, deps = [], ...properties }) {
     const { useLayoutEffect, useRef } = otelRl;
     const element = useRef(null);
-    const isReady = otelRl.useStore(otelRl.charts.ready);
+    const isReady = otelRl.useStore(otelRl.charts.plotly) === "there";
     useLayoutEffect(() => { if (isReady) draw?.(element.current); }, [...deps, isReady]);
     useLayoutEffect(() => () => globalThis.Plotly?.purge(element.current), []);
     return otelRl.html`<div ref=${element} ...${properties}></div>`;
@@ -301,7 +309,7 @@ otelRl.charts = {
         const is = seen.at(-1).isIntersecting;
         for (const plot of element.current.querySelectorAll(".plot")) plot.seen = is;
         setSeen(is);
-      }, { rootMargin: "200px" });
+      }, { rootMargin: "400px" });
       observer.observe(element.current);
       return () => observer.disconnect();
     }, []);

@@ -2,7 +2,7 @@
 {
   const { html, Select, useAnswer, useDelayed, useEffect, useLayoutEffect, useParam, useRef } = otelRl;
   // What a mark of the strip says, in the order of its rows. The charts have the first two as lines.
-  const KINDS = { failure: ["a worker failed", "--bad"], cause: ["a cause began", "--warn"], restart: ["a worker is back", "--good"], attempt: ["another attempt", "--accent"], weights: ["new weights", "--quiet"] };
+  const KINDS = { failure: ["a worker failed", "--bad"], cause: ["a cause began", "--warn"], restart: ["a worker is back", "--good"], attempt: ["another attempt", "--accent"], weights: ["new weights", "--quiet"], checkpoint: ["a checkpoint", "--accent"], evaluation: ["an evaluation", "--good"] };
 
   otelRl.logOf = (run, worker, at) => `#/${otelRl.address(`run/${run}/log`, { worker, at: at && Math.round(at) })}`;
 
@@ -23,7 +23,7 @@
     const kinds = Object.keys(KINDS).filter((kind) => listed.some((one) => one.kind === kind));
     if (!kinds.length) return null;
     const when = (one) => (isTime ? new Date(one.time_ms).toLocaleTimeString("en-GB") : `step ${one.step}`);
-    const to = (one) => (["cause", "weights"].includes(one.kind) ? `#/run/${run}/timeline/${one.step}` : otelRl.logOf(run, one.worker, one.time_ms));
+    const to = (one) => (["cause", "weights", "checkpoint", "evaluation"].includes(one.kind) ? `#/run/${run}/timeline/${one.step}` : otelRl.logOf(run, one.worker, one.time_ms));
     return html`<div class="card" id="events" role="region" aria-label="Events">${kinds.map((kind) => html`
       <span key=${kind} class="quiet"><i class="mark" style=${`--shade: var(${KINDS[kind][1]})`}></i>${KINDS[kind][0]}</span>
       <span class="lane">${[...marks.values()].filter((one) => one.kind === kind).map(({ percent, all }) => {

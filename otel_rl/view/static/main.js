@@ -47,6 +47,7 @@
       events.onmessage = (event) => {
         const before = connection.value.state;
         if (before !== "live") connection.set({ state: "live" });
+        if (before === "lost" && otelRl.charts.plotly.value === "missing") otelRl.charts.load();
         if (before === "lost" || before === "ended" || (revision !== null && event.data !== revision)) changed();
         revision = event.data;
       };
@@ -84,10 +85,12 @@
 
   function Banner() {
     const { state, since, again, words } = useStore(connection);
+    const isWithoutCharts = useStore(otelRl.charts.plotly) === "missing";
     const time = since?.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
     return html`<div role="status">${state === "lost" ? html`<p class="notice" id="connection">No connection since ${time}, trying again. What was read before is shown.</p>`
       : state === "told" ? html`<p class="notice" id="connection">${words}</p>`
-      : state === "ended" ? html`<p class="notice" id="connection">The server of this page ended at ${time}, as it does with its run. What was read before is shown.${again ? html` Show the whole run with <code>${again}</code>` : null}</p>` : null}</div>`;
+      : state === "ended" ? html`<p class="notice" id="connection">The server of this page ended at ${time}, as it does with its run. What was read before is shown.${again ? html` Show the whole run with <code>${again}</code>` : null}</p>` : null}
+      ${isWithoutCharts ? html`<p class="notice" id="no-charts">No chart can be drawn, because plotly.js did not load. ${otelRl.report ? "A newer browser may do it." : html`The values of a chart can be saved as csv. <button type="button" onClick=${otelRl.charts.load}>Try again</button>`}</p>` : null}</div>`;
   }
 
   // Pages
@@ -99,7 +102,11 @@
     return to.run ? html`<${Run} key=${to.run} tick=${tick} ...${to} />` : html`<${Live} /><${Banner} /><${otelRl.pages.runs} tick=${tick} onready=${ready} />`;
   }
 
-  function ready(name) { document.body.dataset.ready = name; }
+  // Words and numbers are painted before the code of charts is read.
+  function ready(name) {
+    document.body.dataset.ready = name;
+    if (!otelRl.report && !otelRl.charts.plotly.value) requestAnimationFrame(() => setTimeout(otelRl.charts.load));
+  }
 
   function Run({ run, name, more, tick }) {
     const detail = otelRl.useParam("detail")[0];
@@ -139,8 +146,9 @@
     const roles = Object.values(found.roles);
     const sum = (name) => roles.reduce((all, of) => all + of[name], 0);
     const alive = sum("alive"), expected = sum("expected");
+    const left = found.total - found.step;
     const facts = !isOverview ? [] : [
-      ["step", found.step ?? "–"], [otelRl.withLoss(found.shown ? found.shown.name : "reward", found.shown), otelRl.number(found.shown ? found.shown.last : null)], ["time per step", otelRl.duration(found.step_s)], ["duration", otelRl.duration(found.lasted_s)], ["last data", otelRl.ago(found.idle_s, found.now_ms)],
+      ["step", found.total ? `${found.step ?? "–"} of ${found.total}` : found.step ?? "–"], [otelRl.withLoss(found.shown ? found.shown.name : "reward", found.shown), otelRl.number(found.shown ? found.shown.last : null)], ["time per step", otelRl.duration(found.step_s)], ["duration", otelRl.duration(found.lasted_s)], ...(found.state === "running" && left > 0 && found.step_s ? [["left", otelRl.duration(left * found.step_s)]] : []), ["last data", otelRl.ago(found.idle_s, found.now_ms)],
       ["workers alive", expected ? `${found.state === "interrupted" ? "?" : alive} of ${expected}` : ["running", "stalled"].includes(found.state) ? String(alive) : "–"], ["worker failures", sum("failures")],
     ];
     return html`<div class="row"><h1><bdi>${found.experiment}</bdi></h1><${Badge} word=${found.state} /><span class="quiet cut"><bdi>${found.trial}</bdi></span><span class="grow"></span>
@@ -260,7 +268,8 @@
   });
 
   setTheme(root.dataset.theme);
-  addEventListener("DOMContentLoaded", () => otelRl.charts.ready.set(Boolean(globalThis.Plotly))); // once all scripts have run, or failed
+  // A report has it in its last script.
+  if (otelRl.report) addEventListener("DOMContentLoaded", () => otelRl.charts.plotly.set(globalThis.Plotly ? "there" : "missing"));
   preact.render(html`<${App} />`, content);
   if (otelRl.report) connection.set({ state: "report" }); else follow();
 }

@@ -5,6 +5,7 @@
   const MOST_OPEN = 12; // charts of a section that is open from the start
   const MOST_LINES = 60; // of workers in one chart
   const NO_LINES = [];
+  const GOES_ON = ["running", "stalled"];
   const DIAGNOSED_AFTER_MS = 400; // where no chart is seen until then
 
   otelRl.forPaper = otelRl.store(false); // every chart is drawn, also below the window and in closed sections
@@ -26,13 +27,15 @@
     const chosenBase = useStore(otelRl.baseline);
     // A link to this page without a baseline, as that of its tab, has the one that this browser remembers.
     useEffect(() => { if (!base && chosenBase && chosenBase.id !== run && !otelRl.report) setBase(chosenBase.id); }, [chosenBase?.id, base, run]);
-    const { found: ofBase, error: noBase } = useAnswer(base && base !== run && !otelRl.report ? `runs/${base}/overview` : null, {}, 0);
+    const isGoing = useRef(true); // of the baseline
+    const { found: ofBase, error: noBase } = useAnswer(base && base !== run && !otelRl.report ? `runs/${base}/overview` : null, {}, isGoing.current ? tick : 0);
+    isGoing.current = !ofBase || GOES_ON.includes(ofBase.state);
     useEffect(() => { // its run is gone
       if (noBase?.status !== 404) return;
       if (chosenBase?.id === base) otelRl.setBaseline(null);
       setBase("");
     }, [noBase]);
-    const baseline = ofBase && x !== "time" ? { id: base, name: `${ofBase.experiment}/${ofBase.trial}` } : null;
+    const baseline = ofBase && x !== "time" ? { id: base, name: `${ofBase.experiment}/${ofBase.trial}`, newest: `${ofBase.state} ${ofBase.step}` } : null;
     const [full, setFull] = useState(null);
     const [picked, setPicked] = useState(null);
     const [stars, setStars] = useState(() => otelRl.kept(`stars.${overview.experiment}`, {}));
@@ -48,7 +51,7 @@
     const first = [...new Set([...overview.first, ...Object.keys(stars)])].filter((id) => panels.has(id) && isFirst(id)).map((id) => panels.get(id)).filter(matches);
     const sections = overview.sections.map(({ title, panels: of }) => [title, of.filter((panel) => !isFirst(panel.id) && matches(panel))]).filter(([, of]) => of.length);
     const left = sections.reduce((sum, [, of]) => sum + of.length, 0);
-    const isOpen = (title, of) => forPaper || Boolean(wanted) || (opened[title] ?? (of.length <= MOST_OPEN && left <= 5 * MOST_OPEN));
+    const isOpen = (title, of) => forPaper || Boolean(wanted) || (opened[title] ?? (!otelRl.report && of.length <= MOST_OPEN && left <= 5 * MOST_OPEN)); // who is sent a report reads what comes first
     const open = (title, is) => setOpened((before) => { const next = { ...before, [title]: is }; otelRl.keep(`sections.${overview.experiment}`, next); return next; });
     const star = (id) => {
       const next = { ...stars, [id]: !isFirst(id) };
@@ -64,7 +67,7 @@
     const cards = (of) => html`<div class="charts">${of.map((panel) => html`<${Card} key=${panel.id} panel=${panel} ...${common} />`)}</div>`;
     const axes = [["step", "step"], ["time", "time"], ...Object.entries(overview.amounts ?? {}).map(([key, word]) => [key, `${word} (${key})`])];
     return html`
-      <${Verdict} run=${run} tick=${tick} diagnosis=${diagnosis} />
+      <${Verdict} run=${run} tick=${tick} diagnosis=${diagnosis} overview=${overview} />
       <${Goodput} found=${overview.goodput} />
       ${otelRl.report ? html`<${Provenance} run=${run} />` : null}
       <${otelRl.Events} run=${run} found=${overview.events} causes=${diagnosis?.causes ?? []} x=${common.x} range=${common.zoom} />
@@ -110,8 +113,8 @@
     useEffect(() => { if (found) onread(true); }, [Boolean(found)]);
     if (isNew) readFor.current = x;
     const isFull = full === panel.id;
-    // Once, and not with everything that is new: the server answers one question at a time.
-    const beside = useAnswer(isSeen && baseline ? `runs/${baseline.id}/panel` : null, query, 0);
+    // Anew when the baseline has a further step, and not with everything that is new: the server answers one question at a time.
+    const beside = useAnswer(isSeen && baseline ? `runs/${baseline.id}/panel` : null, query, baseline?.newest);
     const of = baseline && beside.isNew && beside.found ? beside.found.lines : NO_LINES;
     const isMinus = Boolean(baseline && isDifference && !panel.stacked);
     const lines = !found ? [] : isMinus ? otelRl.charts.minus(found.lines, of) : found.lines;
@@ -130,10 +133,10 @@
     };
     const problem = failure ?? (isSeen ? error?.message : null);
     return html`<article class=${`card chart ${isFull ? "full" : ""}`} ref=${card}>
-      <div class="title"><h3 title=${`${panel.title}\n${panel.keys.slice(0, 3).join("\n")}`}><bdi>${panel.title}</bdi>${more === undefined ? null : html` <span class="quiet more-than" title=${`At the last step of both, compared with ${baseline.name}`}>${more < 0 ? "−" : "+"}${otelRl.number(Math.abs(more))}</span>`}</h3>
+      <div class="title"><h3 title=${[panel.title, panel.about, ...panel.keys.slice(0, 3)].filter(Boolean).join("\n")}><bdi>${panel.title}</bdi>${more === undefined ? null : html` <span class="quiet more-than" title=${`At the last step of both, compared with ${baseline.name}`}>${more < 0 ? "−" : "+"}${otelRl.number(Math.abs(more))}</span>`}</h3>
         <span class="acting"><button type="button" class="star" aria-pressed=${String(isFirst(panel.id))} aria-label=${`Show first: ${panel.title}`} title="Show first" onClick=${() => star(panel.id)}>${isFirst(panel.id) ? "★" : "☆"}</button>
           <button type="button" class="large" aria-pressed=${String(isFull)} aria-label=${`Fill the window: ${panel.title}`} title="Fill the window (Esc)" onClick=${() => setFull(isFull ? null : panel.id)}>⤢</button></span>
-        <${otelRl.saving.Buttons} run=${run} panel=${panel} plot=${plot} query=${query} axis=${axis || x} isDrawn=${Boolean(otelRl.report || isMinus || others.length)} onfail=${setFailure} /></div>
+        <${otelRl.saving.Buttons} run=${run} panel=${panel} plot=${plot} query=${query} axis=${axis || x} isDrawn=${Boolean(otelRl.report || isMinus || others.length)} what=${isMinus ? `difference to ${baseline.name}` : "value"} onfail=${setFailure} /></div>
       ${problem ? html`<p class="failure" role="status">${problem}</p>` : null}
       <div class="drawn"><${Plot} class="plot" data-panel=${panel.id} draw=${draw} deps=${[...wanted, isSeen]} /><i class="cursor"></i></div>
       ${names.length > 12 ? html`<p class="quiet">${names.length} lines, from ${names[0][0]} (blue) to ${names.at(-1)[0]} (red)</p>` : names.length > 1 ? html`<${Legend} names=${names} />` : null}
@@ -171,18 +174,26 @@
     return html`${before ? html`<${otelRl.Differences} names=${["this run", before.name]} found=${[found, before.environment]} />` : null}<details class="card" id="provenance" open=${known.length <= 12}><summary>What was run</summary><table><tbody>${known.map(([key, value]) => html`<tr key=${key}><td>${key}</td><td class="text">${value}</td></tr>`)}</tbody></table></details>`;
   }
 
-  function Verdict({ run, tick, diagnosis }) {
-    if (!diagnosis) return html`<div class="card verdict" id="verdict"><span class="quiet">Looking for faults …</span></div>`;
+  const kindOf = (verdict) => ({ "no clear cause": "unclear" })[verdict] || verdict;
+
+  // The verdict of the bridge, which is there at once, and then the diagnosis. Until the evidence of a cause is there its
+  // room is kept, so that nothing that one reads below is pushed away.
+  function Verdict({ run, tick, diagnosis, overview }) {
+    const [isWhole, setWhole] = useState(false);
+    if (!diagnosis) {
+      return html`<div class=${`card verdict reading ${kindOf(overview.verdict)}`} id="verdict"><div class="row">${overview.verdict ? html`<${Badge} word=${overview.verdict} />` : null}${overview.cause ? html`<b>${overview.cause}</b>` : null}
+        <span class="quiet">${overview.cause ? "Reading the evidence …" : "Looking for faults …"}</span></div></div>`;
+    }
     const { verdict, words, causes, symptoms, bound, failures, seen } = diagnosis;
-    const kind = { "no clear cause": "unclear" }[verdict] || verdict;
+    const kind = `${kindOf(verdict)}${causes.length && !isWhole ? " reading" : ""}`;
     const headline = causes.length ? [causes[0].kind, causes[0].worker || causes[0].role].filter(Boolean).join(" ") : words;
     return html`<div class=${`card verdict ${kind}`} id="verdict"><h2 class="unseen">Diagnosis</h2>
       <div class="row"><${Badge} word=${verdict} /><b>${headline}</b>${bound ? html`<span class="quiet">most of a step: ${bound.role}/${bound.phase}, ${Math.round(100 * bound.share)} %</span>` : null}</div>
-      ${causes.length ? html`<ol>${causes.map((cause, place) => html`<${Cause} key=${`${cause.kind} ${cause.worker || cause.role}`} run=${run} tick=${tick} cause=${cause} place=${place} />`)}</ol>` : null}
+      ${causes.length ? html`<ol>${causes.map((cause, place) => html`<${Cause} key=${`${cause.kind} ${cause.worker || cause.role}`} run=${run} tick=${tick} cause=${cause} place=${place} onwhole=${setWhole} />`)}</ol>` : null}
       ${[...(symptoms || []), ...(failures || []), ...(seen && !causes.length ? [`seen: ${seen}`] : [])].map((one) => html`<div class="evidence" key=${one}>${one}</div>`)}</div>`;
   }
 
-  function Cause({ run, tick, cause, place }) {
+  function Cause({ run, tick, cause, place, onwhole }) {
     const [isShown, setShown] = useState(place === 0);
     const traces = [...new Set(cause.evidence.flatMap((one) => one.traces))].slice(0, 4);
     const where = [cause.host && `host ${cause.host}`, cause.pid && `process ${cause.pid}`].filter(Boolean).join(", ");
@@ -194,18 +205,26 @@
       ${where ? html`<div class="evidence where">${where}</div>` : null}
       ${traces.length ? html`<div class="evidence traces">traces ${traces.map((trace) => html`<code key=${trace}>${trace}</code> `)}</div>` : null}
       ${cause.stack?.length ? html`<details><summary>Where it stands</summary><pre class="stack">${cause.stack.join("\n")}</pre></details>` : null}
-      <details open=${isShown} onToggle=${(event) => setShown(event.target.open)}><summary>Charts of the evidence</summary>${isShown ? html`<${Evidence} run=${run} tick=${tick} cause=${cause} />` : null}</details></li>`;
+      <details open=${isShown} onToggle=${(event) => setShown(event.target.open)}><summary>Charts of the evidence</summary>${isShown ? html`<${Evidence} run=${run} tick=${tick} cause=${cause} onwhole=${onwhole} />` : null}</details></li>`;
   }
 
   // What was measured, and since when: the accused worker among its peers, and the keys that show it.
-  function Evidence({ run, tick, cause }) {
+  function Evidence({ run, tick, cause, onwhole }) {
     const phase = cause.phase && cause.role ? `${cause.role}/${cause.phase}` : null;
-    const workers = useAnswer(phase && `runs/${run}/workers`, { phase }, tick).found;
     const keys = [...new Set(cause.evidence.map((one) => one.key).filter(Boolean))].slice(0, phase ? 2 : 3);
+    const isOf = (key) => (key ? `runs/${run}/series` : null);
+    const workers = useAnswer(phase && `runs/${run}/workers`, { phase }, tick);
+    const series = [useAnswer(isOf(keys[0]), { key: keys[0] }, tick), useAnswer(isOf(keys[1]), { key: keys[1] }, tick), useAnswer(isOf(keys[2]), { key: keys[2] }, tick)];
+    const isThere = useRef(false); // spans of chosen steps stay as they are
+    const change = useAnswer(cause.since_step === null ? null : `runs/${run}/change`, { since: cause.since_step, until: cause.until_step }, isThere.current ? 0 : tick);
+    if (change.found?.after) isThere.current = true;
+    const asked = [...(phase ? [workers] : []), ...series.slice(0, keys.length), ...(cause.since_step === null ? [] : [change])];
+    const isWhole = asked.every((one) => one.found || one.error);
+    useEffect(() => { if (isWhole) onwhole(true); }, [isWhole]);
     return html`<div class="charts">
-      ${workers?.heatmap ? html`<${PeersChart} cause=${cause} heatmap=${workers.heatmap} />` : null}
-      ${keys.map((key) => html`<${KeyChart} key=${key} run=${run} tick=${tick} cause=${cause} name=${key} />`)}</div>
-      ${cause.since_step === null ? null : html`<${otelRl.Change} run=${run} tick=${tick} cause=${cause} />`}`;
+      ${workers.found?.heatmap ? html`<${PeersChart} cause=${cause} heatmap=${workers.found.heatmap} />` : null}
+      ${keys.map((key, place) => html`<${KeyChart} key=${key} cause=${cause} name=${key} found=${series[place].isNew ? series[place].found : null} />`)}</div>
+      ${change.found?.after ? html`<${otelRl.Change} cause=${cause} run=${run} found=${change.found} />` : null}`;
   }
 
   function since(cause, last) {
@@ -232,8 +251,7 @@
       <div class="drawn"><${Plot} class="plot" data-evidence="workers" draw=${draw} deps=${[heatmap]} /></div><${Legend} names=${names} /></article>`;
   }
 
-  function KeyChart({ run, tick, cause, name }) {
-    const { found } = useAnswer(`runs/${run}/series`, { key: name }, tick);
+  function KeyChart({ cause, name, found }) {
     const has = Boolean(found?.xs.length);
     const draw = (element) => {
       const color = otelRl.charts.palette[0];

@@ -317,7 +317,7 @@
         ${color ? html`<i class="dot" style=${`--shade: ${color}`}></i>` : null}
         <button type="button" class="base" aria-pressed=${String(isBase)} aria-label=${`baseline ${nameOf(run)}`} title="Baseline: the charts of other runs are shown beside it" onClick=${() => otelRl.setBaseline(isBase ? null : { id: run.id, name: nameOf(run) })}>⚑</button></span>` : null}</td>
       <td><a href=${`#/run/${run.id}/overview`} class="cut"><bdi>${run.experiment}</bdi></a><span class="quiet cut trial"><bdi>${run.trial}</bdi></span>${run.tags.map((tag) => html`<button key=${tag} type="button" class="tag" title="Find the runs with this tag" onClick=${() => onfind(tag.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"))}><bdi class="cut">${tag}</bdi></button>`)}${run.crash ? html`<div class="quiet">${run.crash}</div>` : null}</td>
-      <td><${Badge} word=${run.state} /></td><td data-label="step">${run.step ?? "–"}</td>
+      <td><${Badge} word=${run.state} /></td><td data-label="step">${run.step ?? "–"}${run.total ? html`<span class="quiet"> of ${run.total}</span>` : null}</td>
       <td>${run.shown && run.shown.ys.length ? html`<${Spark} ys=${run.shown.ys} />` : null}</td>
       <td title=${run.shown ? run.shown.key : null} data-label=${run.shown?.name === "reward" ? "reward" : null}>${run.shown ? otelRl.number(run.shown.last) : "–"}<div class="quiet">${otelRl.withLoss(run.shown && run.shown.name !== "reward" ? run.shown.name : "", run.shown)}</div></td>
       <td>${run.verdict ? html`<${Badge} word=${run.verdict} />` : "–"}${run.cause ? html`<div class="quiet"><bdi class="cut">${run.cause}</bdi></div>` : null}</td>

@@ -1,7 +1,7 @@
 "use strict";
 // Charts for papers and notebooks: a picture in colours of print, and values.
 otelRl.saving = {
-  Buttons({ run, panel, plot, query, axis, isDrawn, onfail }) {
+  Buttons({ run, panel, plot, query, axis, isDrawn, what, onfail }) {
     const { html, saving } = otelRl;
     const button = (kind, title, save) => html`<button type="button" title=${title} aria-label=${`${kind}, ${title}: ${panel.title}`} onClick=${async () => {
       try {
@@ -12,7 +12,7 @@ otelRl.saving = {
       }
     }}>${kind}</button>`;
     return html`<span class="saving">${button("svg", "Save as a picture", () => saving.picture(plot.current, panel.title))}
-      ${button("csv", "Save the values", () => (isDrawn ? saving.shown(plot.current, axis) : saving.values(run, query, axis)))}</span>`;
+      ${button("csv", "Save the values", () => (isDrawn ? saving.shown(plot.current, axis, what) : saving.values(run, query, axis)))}</span>`;
   },
 
   // On white, and with what the card's title tells at the axis.
@@ -35,16 +35,16 @@ otelRl.saving = {
     return otelRl.saving.csv(axis, "key", lines.map(({ key, xs, ys }) => [key, xs.map(at), ys]));
   },
 
-  // The points that are drawn, but for smoothing: of several runs, or in a file without a server.
-  shown(plot, axis) {
-    return otelRl.saving.csv(axis, "line", (plot?.measured ?? []).map(({ name, x, y }) => [otelRl.asNamed(name), x, y]));
+  // The points that are drawn, but for smoothing: of several runs, or in a file without a server. `what` they are.
+  shown(plot, axis, what = "value") {
+    return otelRl.saving.csv(axis, "line", (plot?.measured ?? []).map(({ name, x, y }) => [otelRl.asNamed(name), x, y]), what);
   },
 
-  csv(axis, what, lines) {
+  csv(axis, names, lines, what = "value") {
     // No name that a sender chose is a formula of a spreadsheet.
     const text = (one) => { const safe = one.replace(/^[=+\-@\t\r]/, "'$&"); return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe; };
     const rows = lines.flatMap(([name, xs, ys]) => xs.map((x, place) => `${x instanceof Date ? x.toISOString() : x},${text(name)},${ys[place] ?? ""}`));
-    return `data:text/csv;charset=utf-8,${encodeURIComponent([`${text(axis)},${what},value`, ...rows].join("\n") + "\n")}`;
+    return `data:text/csv;charset=utf-8,${encodeURIComponent([`${text(axis)},${names},${text(what)}`, ...rows].join("\n") + "\n")}`;
   },
 
   download(name, url) {

@@ -109,20 +109,19 @@
     };
   }
 
-  // A usual step of before a fault and the first one since, on one scale, with the same workers; the accused one in full colour.
-  otelRl.Change = function Change({ run, tick, cause }) {
-    const [isThere, setThere] = useState(false);
-    const { found } = useAnswer(`runs/${run}/change`, { since: cause.since_step, until: cause.until_step }, isThere ? 0 : tick);
-    useEffect(() => { if (found?.after) setThere(true); }, [found]);
-    if (!found?.after) return null;
+  const CHANGE = { before: "A usual step before", after: "The first step since that has spans", slowest: "The slowest step since that has spans" };
+
+  // A usual step of before a fault, the first one since and the slowest, on one scale, with the same workers; the accused one in full colour.
+  otelRl.Change = function Change({ run, cause, found }) {
     const isOfRole = (name) => name.startsWith(`${cause.role}/`);
     const chosen = chosenLanes(found.after, new Set([cause.worker]), "").map((place) => found.after.lanes[place].name);
     const names = chosen.sort((a, b) => (b === cause.worker) - (a === cause.worker) || isOfRole(b) - isOfRole(a)).slice(0, MOST_COMPARED);
-    const seconds = Math.max(found.before.seconds, found.after.seconds);
-    const pictures = [["before", found.before], ["after", found.after]].map(([kind, of]) => [kind, ofLanes(of, names.map((name) => of.lanes.findIndex((lane) => lane.name === name)).filter((place) => place >= 0))]);
+    const kinds = Object.keys(CHANGE).filter((kind) => found[kind]);
+    const seconds = Math.max(...kinds.map((kind) => found[kind].seconds));
+    const pictures = kinds.map((kind) => [kind, found[kind]]).map(([kind, of]) => [kind, ofLanes(of, names.map((name) => of.lanes.findIndex((lane) => lane.name === name)).filter((place) => place >= 0))]);
     const phases = new Map(pictures.flatMap(([, shown]) => totals(shown)));
-    return html`<section class="card change" aria-label="A step before and after">${pictures.map(([kind, shown]) => html`<div key=${kind}>
-        <h3>${kind === "before" ? "A usual step before: " : "The first step since that has spans: "}${otelRl.report ? `step ${shown.steps[0].step}` : html`<a href=${`#/run/${run}/timeline/${shown.steps[0].step}`}>step ${shown.steps[0].step}</a>`}, ${otelRl.duration(shown.steps[0].seconds)}</h3>
+    return html`<section class="card change" aria-label="Steps before and after">${pictures.map(([kind, shown]) => html`<div key=${kind}>
+        <h3>${CHANGE[kind]}: ${otelRl.report ? `step ${shown.steps[0].step}` : html`<a href=${`#/run/${run}/timeline/${shown.steps[0].step}`}>step ${shown.steps[0].step}</a>`}, ${otelRl.duration(shown.steps[0].seconds)}</h3>
         <${Spans} kind=${kind} shown=${shown} seconds=${seconds} accused=${cause.worker} /></div>`)}
       <${Legend} names=${legendOf([...phases])} /></section>`;
   };
@@ -254,9 +253,8 @@
         if (place) shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: tops[place] - 0.45, y1: tops[place] - 0.45, line: { width: 1, color: grid } });
         if (lane.lost) shapes.push({ type: "line", x0: lane.end, x1: lane.end, y0: tops[place], y1: tops[place] + lane.rows, line: { width: 3, color: bad } });
       }
-      plot.style.height = kind ? `${Math.min(600, 70 + 11 * height)}px` : `${Math.min(2400, Math.max(220, 80 + 17 * height))}px`;
       otelRl.charts.draw(plot, traces, {
-        barmode: "overlay", hovermode: "closest", shapes, margin: { l: 120, r: 10, t: 24, b: 40 },
+        barmode: "overlay", hovermode: "closest", shapes, margin: { l: 60, r: 10, t: 24, b: 40 },
         xaxis: { range: [-0.01 * seconds, 1.01 * seconds], title: { text: `seconds since step ${steps[0].step} began`, font: { size: 11 } } },
         yaxis: { range: [height, -0.6], tickvals: lanes.map((lane, place) => tops[place] + lane.rows / 2), ticktext: lanes.map((lane) => plain(lane.name) + (lane.lost ? " †" : "")), showgrid: false, zeroline: false },
         annotations: steps.map((step) => ({ x: step.start, y: 1, yref: "paper", yanchor: "bottom", xanchor: "left", showarrow: false, text: `step ${step.step}, ${otelRl.duration(step.seconds)}`, font: { size: 11 } })),
@@ -273,6 +271,8 @@
         plot.on("plotly_click", (event) => { const place = event.points[0].customdata; if (place !== undefined) pick.current(place); });
       }
     };
-    return html`<${Plot} id=${id} data-change=${kind} draw=${draw} deps=${[shown.start_ms, shown.spans.length, shown.lanes.map((lane) => lane.name).join(), seconds, picked]} />`;
+    const rows = shown.lanes.reduce((sum, lane) => sum + lane.rows + 0.9, 0);
+    const pixels = kind ? Math.min(600, 70 + 11 * rows) : Math.min(2400, Math.max(220, 80 + 17 * rows));
+    return html`<${Plot} id=${id} data-change=${kind} style=${`height: ${pixels}px`} draw=${draw} deps=${[shown.start_ms, shown.spans.length, shown.lanes.map((lane) => lane.name).join(), seconds, picked]} />`;
   }
 }

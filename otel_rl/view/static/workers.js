@@ -117,6 +117,7 @@
   function Cells({ run, heatmap, isRatio, unit, since }) {
     const { plain } = otelRl;
     const isTime = Boolean(heatmap.seconds);
+    const rows = heatmap.workers.length;
     const toStep = otelRl.report ? null : (step) => { location.hash = `#/run/${run}/timeline/${step}`; };
     const draw = (plot) => {
       const at = (cells, share) => {
@@ -129,9 +130,7 @@
       // Of ratios one is the usual, and what is twice as long is seen, however long the longest is.
       const top = isRatio ? Math.min(most, 4) : most;
       const scale = isTime ? [[0, "rgba(47,95,168,0.06)"], [0.35, "rgba(72,120,208,0.55)"], [0.65, "rgba(226,140,50,0.8)"], [1, "#d6304f"]] : [[0, "#2f5fa8"], [0.5, "rgba(128,140,155,0.06)"], [1, "#d6304f"]];
-      const rows = heatmap.workers.length;
       const named = [...heatmap.workers.keys()].filter((place) => rows <= MOST_NAMES || place % Math.ceil(rows / 40) === 0);
-      plot.style.height = `${Math.min(1600, Math.max(220, 110 + (rows > MOST_NAMES ? 9 : 24) * rows))}px`;
       otelRl.charts.draw(plot, [{
         type: "heatmap", z: cells, customdata: isTime ? heatmap.seconds : heatmap.values, x: heatmap.steps, y: heatmap.workers.map((_, place) => place),
         zmin: isTime ? 0 : -top, zmax: top, colorscale: scale, xgap: plot.clientWidth / heatmap.steps.length < 9 ? 0 : 1, ygap: rows > MOST_NAMES ? 0 : 1, hoverongaps: false,
@@ -139,7 +138,7 @@
         text: heatmap.workers.map((worker) => heatmap.steps.map(() => plain(worker))),
         hovertemplate: isRatio ? "%{text}<br>step %{x}: %{customdata:.4~g} s, %{z:.3~g} times the median<extra></extra>" : isTime ? "%{text}<br>step %{x}: %{z:.4~g} s<extra></extra>" : `%{text}<br>step %{x}: %{customdata:.4~g} ${plain(unit)}, %{z:+.3~g} from the median<extra></extra>`,
       }], {
-        hovermode: "closest", margin: { l: 130, r: 10, t: 8, b: 36 }, xaxis: { title: { text: "step", font: { size: 11 }, standoff: 4 }, showgrid: false },
+        hovermode: "closest", margin: { l: 60, r: 10, t: 8, b: 36 }, xaxis: { title: { text: "step", font: { size: 11 }, standoff: 4 }, showgrid: false },
         shapes: since === null ? [] : [{ type: "line", xref: "x", yref: "paper", x0: since - 0.5, x1: since - 0.5, y0: 0, y1: 1, line: { width: 2, color: otelRl.charts.cause } }],
         yaxis: { autorange: "reversed", tickvals: named, ticktext: named.map((place) => heatmap.workers[place]).map((name) => plain(name.length > 24 ? `${name.slice(0, 23)}…` : name)), showgrid: false, zeroline: false },
         uirevision: heatmap.phase ?? heatmap.key,
@@ -156,6 +155,6 @@
         plot.on("plotly_click", (event) => toStep(event.points[0].x));
       }
     };
-    return html`<${Plot} id="heatmap" draw=${draw} deps=${[heatmap.seconds ?? heatmap.deviations, isRatio, heatmap.workers.join(), since]} />`;
+    return html`<${Plot} id="heatmap" style=${`height: ${Math.min(1600, Math.max(220, 110 + (rows > MOST_NAMES ? 9 : 24) * rows))}px`} draw=${draw} deps=${[heatmap.seconds ?? heatmap.deviations, isRatio, heatmap.workers.join(), since]} />`;
   }
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.journal.log import Log
-from otel_rl.bridge.journal.reader import KnownWorker, looking, read_runs
+from otel_rl.bridge.journal.reader import KnownWorker, looking, read_runs, total_steps
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
@@ -19,7 +19,6 @@ from otel_rl.cli.run_snapshot import (
     Snapshot,
     WorkerLine,
     summary,
-    total_steps,
     worker_lines,
     worst_first,
 )

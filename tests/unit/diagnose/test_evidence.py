@@ -439,6 +439,21 @@ def test_weights_that_are_taken_up_no_more_are_old_though_no_version_tells_it() 
     assert causes(history) == [(Kind.STALE_POLICY, "generator/0", 30)]
 
 
+def test_spans_that_come_later_than_measurements_tell_of_no_old_weights() -> None:
+    """On a busy machine those of seven steps are late, of pulls and of what is generated since."""
+    workers: dict[tuple[str, str], Series] = {
+        ("phase/generator/tokenize", f"generator/{index}"): lambda step: 0.01 for index in range(2)
+    }
+    history = made(60, spans=role("train", steady), workers=workers)
+    for phase in ("generate", "weight_pull"):
+        for worker in ("generator/0", "generator/1"):
+            for step in range(53):
+                history.spans[PhaseKey("generator", phase)][worker].add(step, float(step), 0.1)
+                history.counts[PhaseKey("generator", phase)][worker].add(step, float(step), 1.0)
+    assert PhaseKey("generator", "tokenize") in history.unspanned
+    assert causes(history) == []
+
+
 @pytest.mark.parametrize("name", ["policy/version", "policy_version", "weight_version"])
 def test_versions_are_known_by_the_names_that_programs_give_them(name: str) -> None:
     workers: dict[tuple[str, str], Series] = {

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from otel_rl.diagnose.detectors.processes import gc_pauses
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
@@ -167,6 +168,46 @@ def test_two_pauses_of_the_collector_far_beyond_all_others_are_told() -> None:
 
 def test_one_pause_of_the_collector_is_no_cause() -> None:
     assert causes(gc(STEPS - 1)) == []
+
+
+def collected(seed: int, *, is_stopped: bool) -> list[tuple[Kind, str | None]]:
+    """What is told of four workers, whose exports have one to three steps each.
+
+    Most collections are short; those of all objects are rare, and longer on a busy machine.
+
+    Args:
+        seed: Draws the run.
+        is_stopped: Whether the collector stops the second worker in each step of the second half.
+    """
+    chance = random.Random(f"collector-{seed}")
+    steps, step_s = chance.randrange(36, 80), chance.choice([0.3, 0.5, 1.0])
+    longest_s, of_export = chance.choice([0.1, 0.3, 0.5]), chance.choice([1, 2, 3])
+    pauses: dict[int, list[float]] = {}
+    for index in range(4):
+        kinds = chance.choices(
+            [(0.0, 0.001), (0.001, 0.01), (0.01, 0.06), (0.06, longest_s)], [90, 5, 3, 2], k=steps
+        )
+        pauses[index] = [chance.uniform(*kind) for kind in kinds]
+    if is_stopped:
+        for step in range(steps // 2, steps):
+            pauses[1][step] += step_s * chance.uniform(0.12, 0.6)
+
+    def told(index: int) -> Series:
+        return lambda step: (
+            sum(pauses[index][step - of_export + 1 : step + 1])
+            if step % of_export == of_export - 1
+            else 0.0
+        )
+
+    workers = {("actor/gc/time", f"actor/{index}"): told(index) for index in range(4)}
+    history = made(steps, step_s=lambda step: step_s, workers=workers)
+    return [(cause.kind, cause.worker) for cause in gc_pauses(history)]
+
+
+def test_rare_long_collections_are_no_cause_and_those_of_each_step_are() -> None:
+    assert [seed for seed in range(100) if collected(seed, is_stopped=False)] == []
+    told = [collected(seed, is_stopped=True) for seed in range(40)]
+    assert told == [[(Kind.GC_PAUSES, "actor/1")]] * 40
 
 
 @pytest.mark.parametrize(

@@ -43,3 +43,26 @@ def test_a_rank_that_is_slower_by_more_than_the_noise_is_named_as_soon(
 ) -> None:
     found = [named(seed, noise, factor) for seed in range(30)]
     assert sum(one == ["trainer/3"] for one in found) >= 29
+
+
+def on_a_busy_machine(seed: int, factor: float) -> list[str]:
+    """Phases that are named of a run whose machine becomes busy, and its training slower still."""
+    chance = random.Random(f"busy-{seed}")
+    spans = {
+        (role, phase, index): drawn(chance, 60, 0.8, of)
+        for role, phase, of in (
+            ("trainer", "train", 2 * factor),
+            ("trainer", "reference", 1.9),
+            ("generator", "generate", 2.2),
+            ("generator", "tokenize", 2.1),
+            ("reward", "reward", 1.8),
+        )
+        for index in range(2)
+    }
+    history = made(60, step_s=lambda step: spans["trainer", "train", 0](step), spans=spans)
+    return [str(one.phase) for one in slow_work(history)]
+
+
+def test_work_that_takes_many_times_as_long_is_named_though_it_varies_by_as_many_seconds() -> None:
+    assert [seed for seed in range(30) if "train" not in on_a_busy_machine(seed, 4.0)] == []
+    assert [one for seed in range(60) for one in on_a_busy_machine(seed, 1.0)] == []

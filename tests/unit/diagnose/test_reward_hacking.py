@@ -147,3 +147,54 @@ def test_scores_are_known_by_their_names(key: str, *, is_score: bool) -> None:
     history = RunHistory(())
     history.rows[key].add(1, 1.0, 0.5)
     assert bool(held_out_scores(history)) == is_score
+
+
+TRUE = "trainer/reward/true"
+
+
+def stairs(seed: str, steps: int = 42) -> list[float]:
+    """The score of a scripted policy on its last episodes: it moves now and then, and stays."""
+    chance, value = random.Random(seed), 0.0
+    values: list[float] = []
+    while len(values) < steps:
+        value = min(1.0, max(0.0, value + chance.choice([0.3, 0.2, 0.1, 0.1, -0.1, -0.1])))
+        values += [value] * chance.randint(3, 7)
+    return values[:steps]
+
+
+def twins(seed: str) -> tuple[list[float], list[float], list[float]]:
+    """One reward, and what it stands for: earned, and not earned since a shortcut was found."""
+    chance, earned = random.Random(f"of {seed}"), stairs(seed)
+    found, worth = chance.randint(8, 26), chance.uniform(0.15, 0.5)
+    bonus = [worth * (step >= found) for step in range(len(earned))]
+    return [a + b for a, b in zip(earned, bonus, strict=True)], earned, bonus
+
+
+def of_twins(paid: list[float], true: list[float] | None = None) -> set[Kind]:
+    rows: dict[str, Series] = {REWARD: paid.__getitem__}
+    if true is not None:
+        rows[TRUE] = true.__getitem__
+    return {one.kind for one in diagnose(made(len(paid), rows=rows)).causes}
+
+
+def test_of_twins_with_one_curve_the_true_reward_tells_which_one_is_a_trick() -> None:
+    drawn = [twins(str(n)) for n in range(40)]
+    tricks = [Kind.REWARD_HACKING in of_twins(paid, true=true) for paid, true, _ in drawn]
+    assert sum(tricks) >= 0.8 * len(drawn)
+    assert not any(Kind.REWARD_HACKING in of_twins(paid, true=paid) for paid, *_ in drawn)
+    assert not any(Kind.REWARD_HACKING in of_twins(paid) for paid, *_ in drawn)
+
+
+def test_a_score_of_other_tasks_that_rises_less_than_the_reward_proves_nothing() -> None:
+    rows: dict[str, Series] = {
+        REWARD: noisy(lambda step: 0.1 + 0.01 * step, 0.01, "paid"),
+        SCORE: noisy(lambda step: 0.1 + 0.006 * step, 0.01, "score"),
+    }
+    assert causes(rows) == []
+
+
+def test_a_shortcut_that_is_found_at_once_is_no_reward_of_another_scale() -> None:
+    paid = [0.1 if step < 20 else 0.8 for step in range(42)]
+    assert of_twins(paid, true=[0.1] * 42) == {Kind.REWARD_HACKING}
+    assert of_twins(paid, true=paid) == set()
+    assert of_twins(paid) == {Kind.REWARD_BUG}

@@ -1,11 +1,14 @@
 """Rewards that are computed differently, in batches that mix samples of before and after."""
 
 import math
+import random
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
 
 from otel_rl.diagnose.classify import Subject, rows_about
+from otel_rl.diagnose.detectors.learning import wrong_rewards
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.result import Diagnosis, Kind
@@ -107,13 +110,86 @@ def test_samples_of_a_policy_that_learned_while_generators_paused_are_no_wrong_r
     assert of_ages(AGES) == []
 
 
-@pytest.mark.parametrize(
-    "ages",
-    [[1.5 + 0.1 * (step % 3) for step in range(40)], [4.0 * (step % 2) for step in range(40)]],
-    ids=["as ever", "always back and forth"],
-)
-def test_samples_that_are_no_newer_than_ever_tell_nothing_of_rewards(ages: list[float]) -> None:
-    assert of_ages(ages) == [Kind.REWARD_BUG]
+def bandit(seed: int, steps: int = 40) -> tuple[list[float], list[float]]:
+    """Rewards and ages of a bandit of ten arms, by asynchronous REINFORCE.
+
+    Its generators fill a buffer before the first step, have a pace of their own, and pause twice.
+    """
+    chance, arms, batch = random.Random(f"bandit-{seed}"), range(10), 64
+    pace, rate = chance.choice([(4, 5, 6), (3, 4, 5), (2, 4, 4), (6, 8)]), chance.choice([4, 8, 12])
+    paused = {
+        step
+        for first in chance.sample(range(2, 30), 2)
+        for step in range(first, first + chance.randrange(3, 12))
+    }
+    logits, rewards, ages = [0.0] * 10, list[float](), list[float]()
+    samples = deque[tuple[int, int, float]](maxlen=512)
+
+    def shares() -> list[float]:
+        weights = [math.exp(logit) for logit in logits]
+        return [weight / sum(weights) for weight in weights]
+
+    def make(times: int) -> None:
+        for arm in chance.choices(arms, shares(), k=16 * times):
+            samples.append((len(rewards), arm, chance.gauss(arm / 10, 0.1)))
+
+    make(chance.choice([0, 8, 16, 32]))
+    while len(rewards) < steps:
+        if len(rewards) not in paused or len(samples) < batch:
+            make(chance.choice(pace))
+        if len(samples) < batch:
+            continue
+        used, chosen = [samples.popleft() for _ in range(batch)], shares()
+        mean = sum(reward for *_, reward in used) / batch
+        for _, arm, reward in used:
+            for other in arms:
+                logits[other] += rate * (reward - mean) / batch * ((other == arm) - chosen[other])
+        ages.append(sum(len(rewards) - version for version, *_ in used) / batch)
+        rewards.append(mean)
+    return rewards, ages
+
+
+def of_rewards(rewards: list[float], ages: list[float]) -> bool:
+    rows: dict[str, Series] = {
+        "trainer/reward/mean": lambda step: rewards[step],
+        "staleness": lambda step: ages[step],
+    }
+    causes = wrong_rewards(made(len(rewards), rows=rows))
+    return any(cause.kind is Kind.REWARD_BUG for cause in causes)
+
+
+def test_what_a_policy_has_learned_while_generators_paused_is_no_wrong_reward() -> None:
+    assert [seed for seed in range(100) if of_rewards(*bandit(seed))] == []
+
+
+def drawn_ages(chance: random.Random, how: str, steps: int) -> list[float]:
+    """Mean ages of samples: by chance, or of generators that get each fourth version or so."""
+    if how == "by chance":
+        return [chance.uniform(0, 6) for _ in range(steps)]
+    age, ages = 0.0, list[float]()
+    for _ in range(steps):
+        age = age + 1 if chance.random() < 0.75 else chance.choice([0.0, 1.0])
+        ages.append(age)
+    return ages
+
+
+@pytest.mark.parametrize("how", ["by chance", "sawtooth"])
+@pytest.mark.parametrize("wrong", [0.0, -1.0, 2.5], ids=["none", "reversed", "times"])
+def test_rewards_that_are_wrong_are_named_whatever_the_age_of_samples(
+    how: str, wrong: float
+) -> None:
+    missed = []
+    for seed in range(40):
+        chance = random.Random(f"{how}-{wrong}-{seed}")
+        steps = chance.randrange(40, 80)
+        since = chance.randrange(16, steps - 6)
+        rewards = [
+            (0.3 + 0.004 * step + chance.gauss(0, 0.01)) * (wrong if step >= since else 1.0)
+            for step in range(steps)
+        ]
+        if not of_rewards(rewards, drawn_ages(chance, how, steps)):
+            missed.append(seed)
+    assert missed == []
 
 
 class Read(list[float]):

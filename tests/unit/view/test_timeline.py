@@ -79,6 +79,21 @@ def test_steps_before_and_after_a_fault_are_of_one_role_however_fast_another_ste
     assert change["before"]["steps"][0]["step"] < 12
 
 
+@pytest.mark.parametrize(("seconds", "slowest"), [(30, 20), (9, None)])
+def test_of_the_steps_of_a_fault_the_first_is_shown_and_the_slowest_where_it_is_slower(
+    tmp_path: Path, seconds: int, slowest: int | None
+) -> None:
+    def spans() -> Iterator[SpanRecord]:
+        for step in range(30):
+            begun_s = 40 * step
+            yield root(step, begun_s, begun_s + (seconds if step == 20 else 9))
+
+    change = asked(tmp_path, spans(), "change", since="12", until="25")
+    shown = change.get("slowest")
+    assert change["after"]["steps"][0]["step"] == 12
+    assert (shown and shown["steps"][0]["step"]) == slowest
+
+
 def test_ranks_of_a_host_whose_clock_is_far_ahead_make_the_same_step(tmp_path: Path) -> None:
     def spans() -> Iterator[SpanRecord]:
         for step in range(5):

@@ -1,0 +1,360 @@
+"""Compares runs with runs: what takes longer, and what learns better, with an interval.
+
+Times and rates are compared step by step, because batches and answers change with the step in both
+sides alike. The ratios of a run of steps are one observation: steps beside each other are alike,
+and would prove less than their number says ("batch means"). That interval is of these runs, and
+says nothing about how two runs of one program differ. Where each side has three runs or more, the
+spread between the runs decides instead.
+
+Learning differs by the seed more than by anything else, so it takes three runs a side.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from itertools import pairwise
+from math import exp, inf, isfinite, log, sqrt
+from statistics import fmean, median, stdev
+from typing import Final, NamedTuple
+
+from otel_rl.diagnose.classify import Subject
+from otel_rl.diagnose.detectors.slow_phases import told_step_time
+from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.history.timings import as_seconds, timed_part
+from otel_rl.diagnose.thresholds import START
+
+__all__ = [
+    "TIME_PER_STEP",
+    "About",
+    "Axis",
+    "Comparison",
+    "Limit",
+    "common_measures",
+    "compared",
+    "measures",
+]
+
+TIME_PER_STEP: Final = "time_per_step"
+
+_SEEDS: Final = 3
+"""Runs of a side that tell how much runs of one program differ."""
+
+_FEWEST: Final = 24
+"""Steps that both sides have: fewer make too few observations."""
+
+_MOST_PARTS: Final = 30
+"""Observations that are made of the steps, of as many steps each as are alike."""
+
+_MOST_ALIKE: Final = 0.8
+"""Largest correlation of observations beside each other: with more, the interval says nothing."""
+
+_FELT: Final = 0.01
+"""Part of a value that nobody would call a change, however sure it is."""
+
+_END: Final = 0.75
+"""Part of the common axis after which values are those of the end."""
+
+_RESOURCE: Final = re.compile(r"(/rate|utilization|(^|/)efficiency|goodput|mfu)$|memory(/|_)used")
+_INTERNAL: Final = re.compile(
+    r"(otel_rl|service|critical_path|diagnosis|step|workers|rpc|process|host)/"
+    r"|phase/[^/]+/unaccounted$|[^/]+/(worker|pipeline)/"
+)
+_STATISTIC: Final = re.compile(r"/((rank_)?(max|min|std)|p\d+|count)$")
+_OF_LEARNING: Final = (
+    Subject.REWARD_MEAN,
+    Subject.ENTROPY,
+    Subject.KL,
+    Subject.RESPONSE_LENGTH,
+)
+
+# Student's t for 99 of 100, by degrees of freedom; then an expansion by Cornish and Fisher.
+_T: Final = (63.657, 9.925, 5.841, 4.604, 4.032)
+_Z: Final = 2.5758
+
+
+class About(StrEnum):
+    """What a measure is about."""
+
+    TIME = "time"
+    RESOURCE = "resource"
+    LEARNING = "learning"
+
+
+class Axis(NamedTuple):
+    """What the ends of runs are aligned by, for learning.
+
+    Attributes:
+        name: ``step``, ``time`` for the time since the run's begin, or the key of a total, such as
+            that of tokens.
+    """
+
+    name: str = "step"
+
+
+class Comparison(NamedTuple):
+    """A measure on both sides.
+
+    Attributes:
+        name: ``time_per_step`` or a tracker key.
+        about: What the measure is about.
+        before: Value of the first side: the median of its steps, or the mean at its end.
+        after: The same of the second side.
+        change: Of the second side to the first, as a part: 0.05 is 5 % more.
+        low: Lower end of the change's interval (99 of 100); -inf if it cannot be told.
+        high: Its upper end.
+        why_not: Why the interval cannot be told; empty if it can.
+    """
+
+    name: str
+    about: About
+    before: float
+    after: float
+    change: float
+    low: float
+    high: float
+    why_not: str = ""
+
+    @property
+    def is_sure(self) -> bool:
+        """Return whether the sides differ, by more than nobody would feel."""
+        return not self.why_not and (self.low > 0 or self.high < 0) and abs(self.change) > _FELT
+
+
+class Limit(NamedTuple):
+    """Change that fails a check, such as ``time_per_step>+5%``.
+
+    Attributes:
+        name: Of the measure.
+        part: The smallest change that fails, as a part.
+        is_more: Whether more fails, else less.
+    """
+
+    name: str
+    part: float
+    is_more: bool
+
+    @classmethod
+    def parse(cls, text: str) -> "Limit":
+        """Read a limit.
+
+        Raises:
+            ValueError: It is none.
+        """
+        found = re.fullmatch(r"\s*(.+?)\s*([<>])\s*([+-]?)(\d+(?:\.\d+)?)\s*%\s*", text)
+        if found is None:
+            raise ValueError(f"write MEASURE>+N% or MEASURE<-N% (got {text!r})")
+        name, way, sign, number = found.groups()
+        if sign not in {"", "+" if way == ">" else "-"}:
+            raise ValueError(f"more is >+N%, and less is <-N% (got {text!r})")
+        return cls(name, float(number) / 100, way == ">")
+
+    def is_broken_by(self, found: Comparison) -> bool:
+        """Return whether a measure has surely changed, and its change is beyond this one."""
+        if not found.is_sure:
+            return False
+        return found.change > self.part if self.is_more else found.change < -self.part
+
+    def __str__(self) -> str:
+        return f"{self.name}{'>+' if self.is_more else '<-'}{100 * self.part:g}%"
+
+
+def measures(history: RunHistory) -> Mapping[str, tuple[About, Track]]:
+    """Return what can be compared of a run: times in s, rates, and all that is learned."""
+    found: dict[str, tuple[About, Track]] = {}
+    times = _positive(told_step_time(history))
+    if times.values:
+        found[TIME_PER_STEP] = About.TIME, times
+    for key, track in sorted(history.rows.items()):
+        if _INTERNAL.match(key) or _STATISTIC.search(key):
+            continue
+        if key.startswith("phase/") and key.count("/") == 2:
+            found[key] = About.TIME, _positive(track)
+        elif timed_part(key) is not None:
+            found[key] = About.TIME, _positive(as_seconds(key, track))
+        elif _RESOURCE.search(key):
+            found[key] = About.RESOURCE, _positive(track)
+        else:
+            found[key] = About.LEARNING, track.finite()
+    return {key: (about, track) for key, (about, track) in found.items() if track.values}
+
+
+def compared(
+    before: Sequence[RunHistory],
+    after: Sequence[RunHistory],
+    *,
+    axis: Axis | None = None,
+    also: Sequence[str] = (),
+) -> Sequence[Comparison]:
+    """Compare two sides, each of one or more runs of the same program.
+
+    Args:
+        before: Runs of the first side.
+        after: Runs of the second side.
+        axis: By which the ends of learning are aligned; steps unless given.
+        also: Further keys to compare, besides times, rates and the usual signals of learning.
+
+    Returns:
+        The measures that all runs have: times, longest first, then rates, then learning.
+    """
+    sides = [[measures(run) for run in side] for side in (before, after)]
+    first = sides[0][0]
+    found = []
+    for name in common_measures([*before, *after]):
+        about = first[name][0]
+        if about is About.LEARNING and not (name in also or _is_of_learning(name)):
+            continue
+        tracks = [[one[name][1] for one in side] for side in sides]
+        one = (
+            _learned(name, tracks, [before, after], axis or Axis())
+            if about is About.LEARNING
+            else _by_steps(name, about, tracks)
+        )
+        if one is not None:
+            found.append(one)
+    return sorted(found, key=_place)
+
+
+def common_measures(histories: Iterable[RunHistory]) -> Sequence[str]:
+    """Return the names of what all of these runs have measured."""
+    found = [set(measures(one)) for one in histories]
+    return sorted(set.intersection(*found)) if found else []
+
+
+def _place(one: Comparison) -> tuple[int, bool, float, str]:
+    is_time = one.about is About.TIME
+    return [*About].index(one.about), one.name != TIME_PER_STEP, -is_time * one.before, one.name
+
+
+def _is_of_learning(key: str) -> bool:
+    return any(re.search(subject.value, key) for subject in _OF_LEARNING)
+
+
+def _by_steps(name: str, about: About, sides: Sequence[Sequence[Track]]) -> Comparison | None:
+    """Compare the steps that all runs have, but for the first ones of each."""
+    values = [[_by_step(track) for track in side] for side in sides]
+    runs = [one for side in values for one in side]
+    steps = sorted(set.intersection(*(set(one) for one in runs)))
+    steps = steps[START:] if len(steps) >= _FEWEST + START else steps
+    if not steps:
+        return None
+    before, after = (median(median(one[step] for one in side) for step in steps) for side in values)
+    if min(len(side) for side in values) >= _SEEDS:
+        logs = [[fmean(log(one[step]) for step in steps) for one in side] for side in values]
+        return _comparison(name, about, before, after, *_welch(*logs))
+    if len(steps) < _FEWEST:
+        why_not = f"{len(steps)} common steps, of {_FEWEST} that it takes"
+        return Comparison(name, about, before, after, after / before - 1, -inf, inf, why_not)
+    ratios = [
+        fmean(log(one[step]) for one in values[1]) - fmean(log(one[step]) for one in values[0])
+        for step in steps
+    ]
+    return _comparison(name, about, before, after, *_batch_means(ratios))
+
+
+def _comparison(
+    name: str, about: About, before: float, after: float, mean: float, error: float, t: float
+) -> Comparison:
+    """Return a comparison by the logarithm of the ratio, its standard error and Student's t."""
+    low, high = (exp(mean + sign * t * error) - 1 for sign in (-1, 1))
+    return Comparison(name, about, before, after, exp(mean) - 1, low, high)
+
+
+def _batch_means(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """Return the typical ratio, its standard error, and Student's t: medians of parts."""
+    parts = min(_MOST_PARTS, max(5, int(sqrt(len(ratios)))))
+    ends = [round(n * len(ratios) / parts) for n in range(parts + 1)]
+    medians = [median(ratios[a:b]) for a, b in pairwise(ends)]
+    mean, moves = fmean(medians), stdev(medians)
+    # Parts beside each other are alike where steps are for longer than a part.
+    products = [(a - mean) * (b - mean) for a, b in pairwise(medians)]
+    alike = min(_MOST_ALIKE, max(0.0, fmean(products) / moves**2 if moves else 0.0))
+    error = moves * sqrt((1 + alike) / (1 - alike) / parts)
+    return mean, error, _t(parts - 1)
+
+
+def _welch(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
+    """Return the difference of two means, its standard error, and Student's t, by Welch."""
+    parts = [stdev(side) ** 2 / len(side) for side in (before, after)]
+    whole = sum(parts)
+    degrees = len(before) + len(after) - 2.0
+    if whole:
+        below = sum(
+            one**2 / (len(side) - 1) for one, side in zip(parts, (before, after), strict=True)
+        )
+        degrees = whole**2 / below
+    return fmean(after) - fmean(before), sqrt(whole), _t(int(degrees))
+
+
+def _learned(
+    name: str,
+    sides: Sequence[Sequence[Track]],
+    histories: Sequence[Sequence[RunHistory]],
+    axis: Axis,
+) -> Comparison | None:
+    """Compare the end of the part of the axis that all runs have."""
+    curves = [
+        [_curve(track, history, axis) for track, history in zip(*side, strict=True)]
+        for side in zip(sides, histories, strict=True)
+    ]
+    every = [one for side in curves for one in side]
+    if not all(every):
+        return None
+    end = min(one[-1][0] for one in every)
+    begin = max(one[0][0] for one in every)
+    last = [
+        [[value for x, value in one if begin + _END * (end - begin) <= x <= end] for one in side]
+        for side in curves
+    ]
+    if not all(one for side in last for one in side):
+        return None
+    means = [[fmean(one) for one in side] for side in last]
+    before, after = map(fmean, means)
+    scale = abs(before) or abs(after) or 1.0
+    change = (after - before) / scale
+    fewest = min(len(side) for side in means)
+    if fewest < _SEEDS:
+        seeds = "one seed" if fewest == 1 else f"{fewest} seeds"
+        why_not = f"{seeds} a side: cannot tell"
+        return Comparison(name, About.LEARNING, before, after, change, -inf, inf, why_not)
+    mean, error, t = _welch(*means)
+    low, high = ((mean + sign * t * error) / scale for sign in (-1, 1))
+    return Comparison(name, About.LEARNING, before, after, change, low, high)
+
+
+def _curve(track: Track, history: RunHistory, axis: Axis) -> Sequence[tuple[float, float]]:
+    """Return the values of a series along an axis."""
+    if axis.name == "step":
+        return [*zip(map(float, track.steps), track.values, strict=True)]
+    if axis.name == "time":
+        return [*zip(track.times_s, track.values, strict=True)]
+    totals = _by_step(history.rows.get(axis.name, Track()).finite())
+    return sorted(
+        (totals[step], value)
+        for step, value in zip(track.steps, track.values, strict=True)
+        if step in totals
+    )
+
+
+def _by_step(track: Track) -> Mapping[int, float]:
+    """Return the newest value of each step."""
+    return dict(zip(track.steps, track.values, strict=True))
+
+
+def _positive(track: Track) -> Track:
+    """Return the values of a series that have a logarithm."""
+    found = Track()
+    for step, time_s, value in zip(track.steps, track.times_s, track.values, strict=True):
+        if isfinite(value) and value > 0:
+            found.add(step, time_s, value)
+    return found
+
+
+def _t(degrees: int) -> float:
+    """Return Student's t for an interval of 99 of 100."""
+    if degrees <= len(_T):
+        return _T[max(1, degrees) - 1]
+    z = _Z
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / degrees + second / degrees**2 + third / degrees**3
