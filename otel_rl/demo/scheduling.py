@@ -187,7 +187,7 @@ class Replicas:
             request.number,
             self._losses[request.number] + 1,
             prompt=request.prompt,
-            environment="addition",
+            environment=task.ENVIRONMENT,
         )
         self._rollouts[request.number] = rollout.begin()
         rollout.stage(f"generator-{replica}")

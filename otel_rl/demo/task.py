@@ -13,6 +13,7 @@ import numpy as np
 __all__ = [
     "BEGIN",
     "END",
+    "ENVIRONMENT",
     "PAD",
     "VOCABULARY",
     "decode",
@@ -22,6 +23,9 @@ __all__ = [
     "prompt",
     "score",
 ]
+
+ENVIRONMENT = "digits"
+"""Name of the environment that the task is."""
 
 _INSTRUCTION = "reverse the digits :"
 

@@ -25,7 +25,6 @@ from otel_rl.semconv.spec import described
 __all__ = ["main", "rewards_of"]
 
 TURNED_AROUND = -1
-ENVIRONMENT = "digits"
 
 
 def rewards_of(completions: Completions) -> tuple[float, ...]:
@@ -127,7 +126,7 @@ def _stamps(
             tokens=tokens,
             outcome=outcome,
             reason=reason,
-            environment=ENVIRONMENT,
+            environment=task.ENVIRONMENT,
             group=None if group is None or group.span is None else f"{group.span[1]:016x}",
         )
         for reward, tokens, (outcome, reason) in zip(rewards, completions.tokens, ends, strict=True)
