@@ -49,6 +49,7 @@ def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
                 yield f"       trace {trace_url.replace('{trace_id}', trace) or trace}"
         yield from _place(cause)
         yield f"     next: {next_look(cause)}"
+        yield from (f"     try: {words}" for words in cause.tries)
     if report.verdict is Verdict.NO_CLEAR_CAUSE:
         yield "No phase, worker or metric stands out enough to be called the cause."
     if report.seen and (not report.causes or NO_PATH in report.seen):

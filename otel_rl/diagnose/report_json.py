@@ -63,6 +63,9 @@ class CauseJson(TypedDict):
     amount: Annotated[AmountJson | None, _told("How much; null if it is no matter of amount.")]
     compared_with: Annotated[str, _told("What the amount is compared with, in words.")]
     next: Annotated[str, _told("What to look at next.")]
+    tries: Annotated[
+        list[str], _told("What to try, with settings of the framework that runs, if it is known.")
+    ]
     stack: Annotated[list[str], _told("Where the worker stands, the innermost call first.")]
     score: Annotated[float, _told("Weight of the evidence, from 0 to 1.")]
     words: Annotated[str, _told("One sentence.")]
@@ -166,6 +169,7 @@ def _cause(cause: Cause) -> CauseJson:
         "amount": _amount(cause.evidence),
         "compared_with": printable(compared_with(cause)),
         "next": printable(next_look(cause)),
+        "tries": [*cause.tries],
         "stack": [printable(redacted(frame)) for frame in cause.stack],
         "score": round(cause.score, 3),
         "words": printable(cause.words),

@@ -151,6 +151,7 @@ class Cause:
         host: Of the worker; None if it is unknown.
         pid: Of the worker's process; None if it is unknown.
         stack: Where the worker stands in its program, the innermost call first; none if unknown.
+        tries: What to try, with the settings of the framework that runs.
     """
 
     kind: Kind
@@ -166,6 +167,7 @@ class Cause:
     host: str | None = None
     pid: int | None = None
     stack: Sequence[str] = ()
+    tries: Sequence[str] = ()
 
     @property
     def score(self) -> float:

@@ -1,6 +1,7 @@
 """Spans of a run, and what completes a diagnosis: hosts of workers, names of keys."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import read_named_keys, read_tables, span_parts
@@ -8,6 +9,7 @@ from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.key_names import KeyNames
 from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.diagnose.places import Place, with_names, with_places
+from otel_rl.diagnose.prescriptions import prescribed
 from otel_rl.diagnose.result import Diagnosis, Kind
 from otel_rl.records import STACKS, Row, SpanRecord
 from otel_rl.view.journals import Found
@@ -28,8 +30,12 @@ def spans_of(connection: Connection, run: str) -> list[SpanRecord]:
 
 
 def completed(found: Found, report: Diagnosis, names: KeyNames = KeyNames.FRAMEWORK) -> Diagnosis:
-    """Return a report with the places of its workers, and with the names of keys."""
+    """Return a report with the places of its workers, what to try, and the names of keys."""
     report = with_places(report, _places_of(found, report))
+    made = found.run.description.provenance
+    packages = () if made is None else made.packages
+    tried = [replace(one, tries=[*prescribed(one.kind, packages)]) for one in report.causes]
+    report = replace(report, causes=tried)
     if not (report.causes or report.symptoms or report.changes):
         return report
     with found.open() as connection:

@@ -203,6 +203,7 @@
       ${cause.worker && (!otelRl.report || otelRl.report.pages.includes("log")) ? html` <a href=${otelRl.logOf(run, cause.worker)}>log</a>` : null}
       ${cause.evidence.slice(0, 3).map((one, number) => html`<div class="evidence" key=${number}>${[one.what, one.worker ? ` of ${one.worker}` : "", one.before !== null && one.after !== null ? `: ${otelRl.number(one.before)} → ${otelRl.number(one.after)} ${one.unit}` : ""].join("")}</div>`)}
       ${cause.next ? html`<div class="next"><span class="quiet">next </span>${cause.next}</div>` : null}
+      ${(cause.tries ?? []).map((words) => html`<div class="next" key=${words}><span class="quiet">try </span>${words}</div>`)}
       ${where ? html`<div class="evidence where">${where}</div>` : null}
       ${traces.length ? html`<div class="evidence traces">traces ${traces.map((trace) => html`<code key=${trace}>${trace}</code> `)}</div>` : null}
       ${cause.stack?.length ? html`<details><summary>Where it stands</summary><pre class="stack">${cause.stack.join("\n")}</pre></details>` : null}
