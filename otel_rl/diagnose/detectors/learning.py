@@ -45,6 +45,9 @@ _FINITE_AGAIN = 20  # steps after the last value that was not a number
 
 _NEAR = 0.25  # of the range of the spread of rewards so far
 
+# A scorer that is a part of the reward is wrong together with it.
+_PART_OF_REWARD = re.compile(r"(^|[/_])rewards?/(?!(true|gold|ground_?truth)(/|_|$))")
+
 _OF_POLICY = (Subject.ENTROPY, Subject.RESPONSE_LENGTH, Subject.EPISODE_LENGTH, Subject.KL)
 
 _DEGENERATE = {Kind.ENTROPY_COLLAPSE: Subject.ENTROPY, Kind.KL_GROWTH: Subject.KL}
@@ -183,7 +186,8 @@ def _is_earned(history: RunHistory, found: Jump) -> bool:
         (rise := jump(track)) is not None
         and rise.after > rise.before
         and abs(rise.step - found.step) <= A_FEW
-        for track in held_out_scores(history).values()
+        for key, track in held_out_scores(history).items()
+        if not _PART_OF_REWARD.search(key)
     )
 
 

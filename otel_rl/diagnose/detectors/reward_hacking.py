@@ -50,7 +50,9 @@ _NO_SCORE: Final = re.compile(
 
 _FALL: Final = 0.25  # part of the best
 _NEAR: Final = 8  # values, of the reward before
-_APART: Final = 0.04  # of the range of the reward: as far is a score that it follows
+_APART: Final = 0.03  # of the range of the reward: as far is a score that it follows
+# Of the range, and of the gain, of the reward: form may be paid beside what the score tells.
+_BONUS, _MOST_OF_IT = 0.25, 0.7
 _AGREED: Final = 0.8  # part of the values before
 _REPEATED: Final = 2.0  # times before
 _SHORTER, _LONGER = 0.5, 1.6  # times what the trend lets expect
@@ -173,7 +175,9 @@ def _parted(rewards: Sequence[tuple[str, Track]], scores: Mapping[str, Track]) -
             before, after = values[max(0, since - _NEAR) : since], values[since:]
             true = [median(value for *_, value in part) for part in (before, after)]
             got = [median(gap + value for _, gap, value in part) for part in (before, after)]
-            if _TRUE.search(key) or true[1] <= true[0]:
+            gap, scale = got[1] - true[1], max(reward.values) - min(reward.values)
+            is_bonus = gap < _BONUS * scale and true[1] - true[0] > _MOST_OF_IT * (got[1] - got[0])
+            if true[1] <= true[0] or (_TRUE.search(key) and not is_bonus):
                 parted.append(_left_behind(reward_key, key, values[since][0], got, true))
         if 2 * len(parted) > len(both):
             found += parted

@@ -76,14 +76,18 @@ def _stopped(history: RunHistory, place: PhaseKey) -> Mapping[str, int]:
 def _works_until(history: RunHistory, place: PhaseKey, worker: str) -> int:
     """Return the last step in which a worker that pulls weights generated; -1 for none.
 
-    Phases that are measured tell nothing of pulls with spans, which come later on a busy machine.
+    Spans of pulls come later than measured phases on a busy machine: these count as far as spans of
+    the role have come.
     """
+    of_role = {other: of for other, of in history.spans.items() if other.role == place.role}
+    measured = history.unspanned if place not in history.unspanned else set()
+    tracks = (of.values() for other, of in of_role.items() if other not in measured)
+    reached = max((track.steps[-1] for of in tracks for track in of if track.steps), default=-1)
     return max(
         (
-            of[worker].steps[-1]
-            for other, of in history.spans.items()
-            if other.role == place.role and other != place and worker in of and of[worker].steps
-            if other not in history.unspanned or place in history.unspanned
+            min(of[worker].steps[-1], reached) if other in measured else of[worker].steps[-1]
+            for other, of in of_role.items()
+            if other != place and worker in of and of[worker].steps
             if not only_waits(history, other) and work_of(other) is Work.GENERATION
         ),
         default=-1,

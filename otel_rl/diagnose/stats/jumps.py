@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.stats.changes import spread
-from otel_rl.diagnose.thresholds import FAR, FEWEST_VARYING, HALF, SIDE, START
+from otel_rl.diagnose.thresholds import A_FEW, FAR, FEWEST_VARYING, HALF, SIDE, START
 
 __all__ = ["Jump", "jump"]
 
 # The same of a few last values: the farther the fewer, and more than the series ever moved.
 _FEW, _FAR_JUMP = (3, 2), 24.0
-# A series that goes up by stairs has moved by nearly as much elsewhere.
+# A series that goes up by stairs has moved by nearly as much elsewhere, in the same direction.
 _STAIRS = 2.0
 _SURE = 40  # moves that tell their usual size
 
@@ -95,10 +95,24 @@ def _at(track: Track, scale: float, place: int, width: int, part: float) -> Jump
     least = max(FAR * scale, max(before) - min(before), max(after) - min(after))
     if gap < max(least, part) or not _are_between(before, values[place:end], after):
         return None
-    elsewhere = [*pairwise(values[START:place]), *pairwise(values[end:])]
-    if gap < _STAIRS * max((abs(b - a) for a, b in elsewhere), default=0.0):
+    if _has_stairs(values, place, end, gap / _STAIRS, is_rise=after[0] > before[0]):
         return None
     return Jump(gap / scale, track.steps[place], median(before), median(after))
+
+
+def _has_stairs(
+    values: Sequence[float], place: int, end: int, least: float, *, is_rise: bool
+) -> bool:
+    """Return whether a series has moved by ``least`` outside of a jump, too, in its direction.
+
+    A level that ends goes back, and so does a single odd value.
+    """
+    for at in range(START, len(values) - A_FEW + 1):
+        sides = values[at - A_FEW : at], values[at : at + A_FEW]
+        lower, upper = sides if is_rise else sides[::-1]
+        if not place - A_FEW < at < end + A_FEW and min(upper) - max(lower) >= least:
+            return True
+    return False
 
 
 def _are_between(before: Sequence[float], values: Sequence[float], after: Sequence[float]) -> bool:

@@ -198,3 +198,17 @@ def test_a_shortcut_that_is_found_at_once_is_no_reward_of_another_scale() -> Non
     assert of_twins(paid, true=[0.1] * 42) == {Kind.REWARD_HACKING}
     assert of_twins(paid, true=paid) == set()
     assert of_twins(paid) == {Kind.REWARD_BUG}
+
+
+def test_a_reward_that_also_pays_for_the_form_of_answers_is_earned() -> None:
+    def verified(step: int) -> float:
+        return 0.1 + 0.8 * (1 - math.exp(-step / 60))
+
+    noise = [random.Random(step).gauss(0, 0.01) for step in range(200)]
+    rows: dict[str, Series] = {
+        REWARD: lambda step: (
+            verified(step) + 0.2 * min(1.0, max(0.0, (step - 15) / 15)) + noise[step]
+        ),
+        "trainer/reward/verified": lambda step: verified(step) + noise[step],
+    }
+    assert [one.kind for one in diagnose(made(200, rows=rows)).causes] == []

@@ -316,3 +316,36 @@ def test_an_entropy_collapses_from_where_it_leaves_its_trend() -> None:
     assert cause.kind is Kind.ENTROPY_COLLAPSE
     assert cause.since is not None
     assert abs(cause.since - 70) <= 3
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        lambda step: 0.4 * (40 <= step < 60),
+        lambda step: 0.4 * (step >= 40) - 0.3 * (step == 25),
+    ],
+    ids=["a wrong reward that is mended", "one odd batch before"],
+)
+def test_what_goes_back_is_no_stair_that_excuses_a_wrong_reward(odd: Series) -> None:
+    rows: dict[str, Series] = {
+        "trainer/reward/mean": jittered(lambda step: 0.5 + odd(step), 0.02),
+        "trainer/policy/entropy": jittered(lambda _: 1.0, 0.02),
+    }
+    causes = diagnose(made(80, rows=rows), passed=True).causes
+    assert Kind.REWARD_BUG in [cause.kind for cause in causes]
+
+
+@pytest.mark.parametrize(
+    ("scorer", "is_wrong"),
+    [("trainer/rewards/accuracy_reward/mean", True), ("trainer/eval/score", False)],
+)
+def test_a_scorer_that_is_a_part_of_the_reward_proves_nothing(
+    scorer: str, *, is_wrong: bool
+) -> None:
+    rows: dict[str, Series] = {
+        "trainer/reward/mean": jittered(changed(0.3, 0.9, 40), 0.02),
+        scorer: jittered(changed(0.3, 0.9, 40), 0.02),
+        "trainer/policy/entropy": jittered(lambda _: 1.0, 0.02),
+    }
+    found = [cause.kind for cause in diagnose(made(80, rows=rows)).causes]
+    assert (Kind.REWARD_BUG in found) == is_wrong
