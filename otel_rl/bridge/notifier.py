@@ -7,6 +7,7 @@ wait when the bridge is killed are not told.
 """
 
 import contextlib
+import http.client
 import json
 import logging
 import math
@@ -17,12 +18,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Final, NamedTuple
-from urllib.parse import urlsplit
+from typing import Any, Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
 from otel_rl.bridge.counters import Counter, Counters, Notification
+from otel_rl.bridge.receive.tls import listens_on_loopback
 from otel_rl.bridge.rows.messages import News
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
@@ -69,10 +71,22 @@ class NotifySettings(Section):
     @classmethod
     def _is_a_url(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
-            parts = urlsplit(value.get_secret_value())
+            text = value.get_secret_value()
+            parts = urlsplit(text)
             if parts.scheme not in {"http", "https"} or not parts.hostname:
                 raise ValueError("must begin with http:// or https:// and name a host")
+            if parts.username is not None or not text.isascii() or not text.isprintable():
+                raise ValueError("must have no user name and no odd characters")
+            if " " in text or not _has_port(parts):
+                raise ValueError("must have no space, and a number for a port")
         return value
+
+
+def _has_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
 
 
 class _Message(NamedTuple):
@@ -113,7 +127,10 @@ class Notifier:
         self._clock_s = clock_s
         self._told_s: dict[tuple[ExperimentKey, str, str], float] = {}
         self._waiting: queue.Queue[_Message | None] = queue.Queue(_MOST_WAITING)
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        handlers: list[Any] = [_NoRedirects]
+        if listens_on_loopback(self._host):
+            handlers.append(urllib.request.ProxyHandler({}))  # no proxy leads here
+        self._opener = urllib.request.build_opener(*handlers)
         self._stopping = threading.Event()
         self._stop_s = math.inf
         self._thread = threading.Thread(target=self._run, name="otel-rl-notify", daemon=True)
@@ -124,7 +141,7 @@ class Notifier:
     def add(self, key: ExperimentKey, news: News) -> None:
         """Send a message about news of a run, unless they were told a short time ago.
 
-        One thread calls it. It does not wait.
+        It does not wait.
         """
         now_s, subject = self._clock_s(), (key, news.kind, news.worker)
         told_s = self._told_s.get(subject)
@@ -153,7 +170,12 @@ class Notifier:
 
     def _run(self) -> None:
         while (message := self._waiting.get()) is not None:
-            self._counters.add(Counter.NOTIFICATIONS, reason=self._send(message))
+            try:
+                outcome = self._send(message)
+            except Exception:  # noqa: BLE001  # one message is lost, and counted
+                outcome = Notification.DROPPED
+                _log.warning("notify.url: a message to %s failed.", self._host)
+            self._counters.add(Counter.NOTIFICATIONS, reason=outcome)
             if self._stopping.is_set() and self._waiting.empty():
                 return
 
@@ -195,8 +217,10 @@ class Notifier:
             exc.close()
             is_final = exc.code < 500 and exc.code not in _TRY_AGAIN
             return _Failure(f"it answers {exc.code} {exc.reason}", is_final=is_final)
-        except (OSError, ValueError) as exc:  # no connection, and an answer that is no HTTP
+        except OSError as exc:
             return _Failure(str(getattr(exc, "reason", exc)), is_final=False)
+        except http.client.HTTPException as exc:  # its words may be those of the address
+            return _Failure(f"its answer is no HTTP ({type(exc).__name__})", is_final=False)
 
     def _content(self, message: _Message) -> dict[str, object]:
         key, news = message

@@ -18,7 +18,7 @@ __all__ = ["faults_in_words"]
 
 _MAX_SHOWN: Final = 200
 
-_MAY_HOLD_A_URL: Final = {("journal",), ("journal", "url")}
+_MAY_HOLD_A_URL: Final = {("journal",), ("journal", "url"), ("notify",), ("notify", "url")}
 
 _WHOLE, _NUMBER, _TEXT = "must be a whole number", "must be a number", "must be text"
 _LIST, _TABLE = "must be a list", "must be a table"

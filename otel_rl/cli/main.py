@@ -155,11 +155,13 @@ def _parsed(given: Sequence[str]) -> argparse.Namespace:
     if not chosen:
         parser.print_help(sys.stderr)
         parser.exit(2)
+    between = ""
     if chosen == "compare":  # argparse would drop what stands between the sides
         between = _module(chosen).BETWEEN
         given = [between if word == "--" else word for word in given]
     arguments, unknown = parser.parse_known_args(given)
     if unknown:
+        unknown = ["--" if word == between else word for word in unknown]
         usage = parser.of_commands.get(chosen, parser)
         options = re.findall(r"(?<![\w-])--[a-z][a-z-]*", usage.format_help())
         usage.error(f"unrecognized arguments: {' '.join(unknown)}.{_meant(unknown[0], options)}")

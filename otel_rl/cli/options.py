@@ -90,6 +90,8 @@ def kinds(text: str) -> frozenset[str]:
         ArgumentTypeError: There is no such kind.
     """
     given = frozenset(filter(None, map(str.strip, text.split(","))))
+    if not given:
+        raise argparse.ArgumentTypeError("name a cause, such as nan")
     for unknown in sorted(given - {*Kind}):
         near = get_close_matches(unknown, [*Kind], 1)
         hint = f"Did you mean {near[0]}?" if near else "`otel-rl help diagnose` lists the causes."
@@ -99,7 +101,11 @@ def kinds(text: str) -> frozenset[str]:
 
 def kinds_or_any(text: str) -> frozenset[str]:
     """Read kinds of causes; ``cause`` stands for all of them."""
-    return frozenset(map(str, Kind)) if text == "cause" else kinds(text)
+    words = [word.strip() for word in text.split(",")]
+    if "cause" not in words:
+        return kinds(text)
+    others = ",".join(word for word in words if word not in {"cause", ""})
+    return frozenset(map(str, Kind)) | (kinds(others) if others else frozenset())
 
 
 def add_listen_options(parser: argparse.ArgumentParser) -> None:

@@ -20,6 +20,11 @@ Of the metrics in the registry, the demo cannot measure these, and reports none 
 * ``rl.policy.kl.rollout``: generators and trainers compute the same values with the same code.
 * ``rl.policy.kl.update``: it would need another forward pass after each update.
 * ``system.disk.io``, ``system.network.io``: some machines show neither.
+* ``rl.policy.clip_fraction.low``, ``rl.policy.clip_fraction.high``: its figure is of both
+  sides together.
+* ``rl.reward.component``: the reward is one number.
+* ``rl.sample.effective_size``: the trainer does not hand its weights to ``lineage``.
+* ``rl.train.grad.applied.norm``: it trains without torch, so nothing is watched.
 * ``rl.loss.type``, ``rl.staleness.part``: only totals are reported.
 """
 

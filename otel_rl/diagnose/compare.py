@@ -1,16 +1,17 @@
 """Compares runs with runs: what takes longer, and what learns better, with an interval.
 
-Times and rates are compared step by step, because batches and answers change with the step in both
-sides alike. The ratios of a run of steps are one observation: steps beside each other are alike,
-and would prove less than their number says ("batch means"). That interval is of these runs, and
-says nothing about how two runs of one program differ. Where each side has three runs or more, the
-spread between the runs decides instead.
+Times and rates are compared in the same steps, because batches and answers change with the step in
+both sides alike. Some steps in a row are one observation: steps beside each other are alike, and
+would prove less than their number says ("batch means"). That interval is of these runs, and says
+nothing about how two runs of one program differ. Where each side has three runs or more, the spread
+between the runs decides instead. The usual step is a median, and tells small changes; rare long
+steps are only in the mean.
 
 Learning differs by the seed more than by anything else, so it takes three runs a side.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from math import exp, inf, isfinite, log, sqrt
@@ -24,6 +25,8 @@ from otel_rl.diagnose.history.timings import as_seconds, timed_part
 from otel_rl.diagnose.thresholds import START
 
 __all__ = [
+    "AXES",
+    "MEAN_TIME",
     "TIME_PER_STEP",
     "About",
     "Axis",
@@ -35,11 +38,15 @@ __all__ = [
 ]
 
 TIME_PER_STEP: Final = "time_per_step"
+"""The usual time of a step."""
+
+MEAN_TIME: Final = "time_per_step/mean"
+"""The mean time of a step, with those that rarely take long: a run's time by its steps."""
 
 _SEEDS: Final = 3
 """Runs of a side that tell how much runs of one program differ."""
 
-_FEWEST: Final = 24
+_FEWEST: Final = 40
 """Steps that both sides have: fewer make too few observations."""
 
 _MOST_PARTS: Final = 30
@@ -80,6 +87,10 @@ class About(StrEnum):
     LEARNING = "learning"
 
 
+AXES: Final = ("step", "time")
+"""Names of axes that are no key."""
+
+
 class Axis(NamedTuple):
     """What the ends of runs are aligned by, for learning.
 
@@ -97,7 +108,7 @@ class Comparison(NamedTuple):
     Attributes:
         name: ``time_per_step`` or a tracker key.
         about: What the measure is about.
-        before: Value of the first side: the median of its steps, or the mean at its end.
+        before: Value of the first side: the median of its steps, or the mean of them or of its end.
         after: The same of the second side.
         change: Of the second side to the first, as a part: 0.05 is 5 % more.
         low: Lower end of the change's interval (99 of 100); -inf if it cannot be told.
@@ -163,7 +174,7 @@ def measures(history: RunHistory) -> Mapping[str, tuple[About, Track]]:
     found: dict[str, tuple[About, Track]] = {}
     times = _positive(told_step_time(history))
     if times.values:
-        found[TIME_PER_STEP] = About.TIME, times
+        found[TIME_PER_STEP] = found[MEAN_TIME] = About.TIME, times
     for key, track in sorted(history.rows.items()):
         if _INTERNAL.match(key) or _STATISTIC.search(key):
             continue
@@ -222,7 +233,12 @@ def common_measures(histories: Iterable[RunHistory]) -> Sequence[str]:
 
 def _place(one: Comparison) -> tuple[int, bool, float, str]:
     is_time = one.about is About.TIME
-    return [*About].index(one.about), one.name != TIME_PER_STEP, -is_time * one.before, one.name
+    return (
+        [*About].index(one.about),
+        one.name not in {TIME_PER_STEP, MEAN_TIME},
+        -is_time * one.before,
+        one.name,
+    )
 
 
 def _is_of_learning(key: str) -> bool:
@@ -237,18 +253,18 @@ def _by_steps(name: str, about: About, sides: Sequence[Sequence[Track]]) -> Comp
     steps = steps[START:] if len(steps) >= _FEWEST + START else steps
     if not steps:
         return None
-    before, after = (median(median(one[step] for one in side) for step in steps) for side in values)
+    centre = fmean if name == MEAN_TIME else median
+    before, after = (
+        fmean(centre([one[step] for step in steps]) for one in side) for side in values
+    )
     if min(len(side) for side in values) >= _SEEDS:
-        logs = [[fmean(log(one[step]) for step in steps) for one in side] for side in values]
+        logs = [[log(centre([one[step] for step in steps])) for one in side] for side in values]
         return _comparison(name, about, before, after, *_welch(*logs))
     if len(steps) < _FEWEST:
         why_not = f"{len(steps)} common steps, of {_FEWEST} that it takes"
         return Comparison(name, about, before, after, after / before - 1, -inf, inf, why_not)
-    ratios = [
-        fmean(log(one[step]) for one in values[1]) - fmean(log(one[step]) for one in values[0])
-        for step in steps
-    ]
-    return _comparison(name, about, before, after, *_batch_means(ratios))
+    means = [[fmean(one[step] for one in side) for step in steps] for side in values]
+    return _comparison(name, about, before, after, *_by_parts(means[0], means[1], centre))
 
 
 def _comparison(
@@ -259,17 +275,18 @@ def _comparison(
     return Comparison(name, about, before, after, exp(mean) - 1, low, high)
 
 
-def _batch_means(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Return the typical ratio, its standard error, and Student's t: medians of parts."""
-    parts = min(_MOST_PARTS, max(5, int(sqrt(len(ratios)))))
-    ends = [round(n * len(ratios) / parts) for n in range(parts + 1)]
-    medians = [median(ratios[a:b]) for a, b in pairwise(ends)]
-    mean, moves = fmean(medians), stdev(medians)
+def _by_parts(
+    before: Sequence[float], after: Sequence[float], centre: Callable[[Sequence[float]], float]
+) -> tuple[float, float, float]:
+    """Return the logarithm of the ratio, its standard error, and Student's t."""
+    parts = min(_MOST_PARTS, max(5, int(sqrt(len(before)))))
+    ends = [round(n * len(before) / parts) for n in range(parts + 1)]
+    ratios = [log(centre(after[a:b]) / centre(before[a:b])) for a, b in pairwise(ends)]
+    mean, moves = fmean(ratios), stdev(ratios)
     # Parts beside each other are alike where steps are for longer than a part.
-    products = [(a - mean) * (b - mean) for a, b in pairwise(medians)]
+    products = [(a - mean) * (b - mean) for a, b in pairwise(ratios)]
     alike = min(_MOST_ALIKE, max(0.0, fmean(products) / moves**2 if moves else 0.0))
-    error = moves * sqrt((1 + alike) / (1 - alike) / parts)
-    return mean, error, _t(parts - 1)
+    return mean, moves * sqrt((1 + alike) / (1 - alike) / parts), _t(parts - 1)
 
 
 def _welch(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:

@@ -189,7 +189,7 @@ def test_the_phases_of_an_iteration_are_its_wall_time(run: OfflineRun) -> None:
 
 
 def test_the_run_says_what_it_is_and_how_it_ended(run: OfflineRun) -> None:
-    assert run.config["steps"] == STEPS
+    assert run.config["total_steps"] == STEPS
     assert run.config["group_size"] == 8
     assert run.tags == ["demo", "grpo"]
     assert run.summary["status"] == "complete"

@@ -82,12 +82,26 @@ def test_a_cause_is_told_and_ends_the_command(tmp_path: Path, receiver: Receiver
     # The first one was refused for a while, so it has come twice.
     first, again, *_ = receiver.received
     assert first == again
-    assert first["experiment"], first["trial"] == ("e", "1")
-    assert first["kind"], first["worker"] == ("nan", "trainer/0")
+    assert (first["experiment"], first["trial"]) == ("e", "1")
+    assert (first["kind"], first["worker"]) == ("nan", "trainer/0")
     assert "NaN or infinite since step 30" in first["words"]
 
 
-def test_a_kind_that_no_diagnosis_has_is_refused(tmp_path: Path) -> None:
-    done = otel_rl("run", "--stop-on", "nann", "--", "true", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [("nann", "nann: no cause of a diagnosis. Did you mean nan?"), ("", "name a cause")],
+)
+def test_a_kind_that_no_diagnosis_has_is_refused(tmp_path: Path, kinds: str, said: str) -> None:
+    done = otel_rl("run", "--stop-on", kinds, "--", "true", cwd=tmp_path)
     assert done.status == 2
-    assert "nann: no cause of a diagnosis. Did you mean nan?" in done.err
+    assert said in done.err
+
+
+@pytest.mark.parametrize(
+    "url", ["hooks.slack.com/s3cr3t", "https://user:s3cr3t@host/x", "https://host/a s3cr3t"]
+)
+def test_an_address_that_cannot_be_used_is_not_printed(tmp_path: Path, url: str) -> None:
+    done = otel_rl("run", "--notify", url, "--", "true", cwd=tmp_path)
+    assert done.status == 2
+    assert "notify.url" in done.err
+    assert "s3cr3t" not in done.err

@@ -78,6 +78,10 @@ _TOTALS: Final = frozenset(
 )
 
 
+_INNER: Final = "num_iterations"
+"""Also the name of updates for each batch, beside the number of steps, as in TRL's GRPO."""
+
+
 class KnownWorker(NamedTuple):
     """A process of a run, as it stood with the last rows.
 
@@ -347,7 +351,10 @@ def total_steps(config: object) -> int | None:
     parts = [config]
     for part in parts:
         if isinstance(part, Mapping):
-            told = [part[name] for name in part if str(name).rpartition(".")[2] in _TOTALS]
+            named = {str(name).rpartition(".")[2]: value for name, value in part.items()}
+            if len(named.keys() & _TOTALS) > 1 or named.get(_INNER) == 1:
+                named.pop(_INNER, None)
+            told = [value for name, value in named.items() if name in _TOTALS]
             counts = {one for one in told if type(one) is int and one > 0}
             if len(counts) == 1:
                 return counts.pop()

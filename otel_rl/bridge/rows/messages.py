@@ -318,6 +318,8 @@ class NewFindings(Stored):
         last_words: Words of the last finding.
         last_amount: Amount of the last finding.
         has_ended: Whether the fault of the last finding was over.
+        told: Kind and worker, or role, of each cause of the last finding.
+        news: Causes that the finding before did not have, until they are taken.
     """
 
     waiting: list[Finding] = field(default_factory=list)
@@ -325,9 +327,12 @@ class NewFindings(Stored):
     last_words: str = ""
     last_amount: Number | None = None
     has_ended: bool = False
+    told: list[tuple[str, str]] = field(default_factory=list)
+    news: list[News] = field(default_factory=list)
 
     def add(self, finding: Finding) -> bool:
         """Add a finding, unless it tells what the last one has told. Returns whether it is new."""
+        self._add_news(finding)
         if not finding.causes and not self.last_words:
             self.last_subject = finding.subject  # no news, but a list tells that it was looked at
             return False
@@ -339,6 +344,22 @@ class NewFindings(Stored):
         self.last_amount, self.has_ended = finding.amount, finding.has_ended
         self.waiting.append(replace(finding, is_update=True) if is_same else finding)
         return not is_same
+
+    def _add_news(self, finding: Finding) -> None:
+        causes = {
+            (str(cause.get("kind")), str(cause.get("worker") or cause.get("role") or "")): cause
+            for cause in finding.causes
+        }
+        self.news += [
+            News(*who, finding.step, finding.time_ns, str(cause.get("words") or finding.words))
+            for who, cause in causes.items()
+            if who not in self.told
+        ]
+        self.told = [*causes]
+
+    def take_news(self) -> list[News]:
+        news, self.news = self.news, []
+        return news
 
     def _is_update(self, finding: Finding) -> bool:
         if finding.words == self.last_words or not finding.causes:

@@ -31,7 +31,6 @@ from otel_rl.bridge.rows.messages import CRASH, TOLD, DroppedPoints, Finding, Ne
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.run_batches import RunBatches
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE, DIAGNOSIS_WORKER, alert_text
 from otel_rl.errors import JournalError, LeaseLost, ShareUsedUp
 from otel_rl.records import (
     PART,
@@ -571,13 +570,12 @@ class Scheduler:
             run.progress = history[0], step
         if commit.description is not None:
             crash = _log_failures(commit.key, run, commit.description)
-            if crash is not None:
+            if crash is not None and not crash.is_interrupt:
                 of = (str(crash.worker), crash.step, crash.time_ns)
                 self._around.told(commit.key, News(CRASH, *of, crash.as_crash))
+        for news in run.findings.take_news():
+            self._around.told(commit.key, news)
         for row in commit.rows:
-            if row.labels and (words := alert_text(row.labels)) is not None:
-                kind, worker = row.labels[DIAGNOSIS_CAUSE], row.labels[DIAGNOSIS_WORKER]
-                self._around.told(commit.key, News(kind, worker, row.step, row.time_ns, words))
             for label in TOLD.intersection(row.labels) if row.labels else ():
                 _data_log.warning("%s: %s", commit.key, row.labels[label])
         self._counters.add(Counter.ROWS_CREATED, len(commit.rows))

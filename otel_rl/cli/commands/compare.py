@@ -10,8 +10,9 @@ from otel_rl.bridge.journal.places import names_there_are
 from otel_rl.bridge.journal.reader import whole_history
 from otel_rl.cli.find_run import FoundRun, Runs, take_directory
 from otel_rl.cli.options import FOUND, add_journal_options, settings_of
+from otel_rl.cli.standard_streams import say
 from otel_rl.cli.terminal import counted, progress
-from otel_rl.diagnose.compare import Axis, Comparison, Limit, common_measures, compared
+from otel_rl.diagnose.compare import AXES, Axis, Comparison, Limit, common_measures, compared
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
@@ -62,11 +63,13 @@ class _Side(NamedTuple):
         name: As people call it.
         runs: As the journals have them.
         histories: Of the runs.
+        has_faults: Whether a journal could not be read.
     """
 
     name: str
     runs: Sequence[FoundRun]
     histories: Sequence[RunHistory]
+    has_faults: bool
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -92,8 +95,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=_limit,
         default=[],
-        help="exit with 3 if a measure surely changed by more, e.g. 'time_per_step>+5%%' or "
-        "'reward/mean<-10%%'",
+        help="exit with 3 if a measure has surely changed, and by more than that, e.g. "
+        "'time_per_step>+5%%' or 'reward/mean<-10%%'",
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="as JSON")
@@ -113,13 +116,18 @@ def command(arguments: argparse.Namespace) -> int:
     names = common_measures([*before.histories, *after.histories])
     limits = [limit._replace(name=_named(limit.name, names)) for limit in arguments.fail_on]
     keys = [*(_named(key, names) for key in arguments.metric), *(limit.name for limit in limits)]
-    found = compared(before.histories, after.histories, axis=Axis(arguments.by), also=keys)
+    axis = Axis(arguments.by if arguments.by in AXES else _named(arguments.by, names))
+    found = compared(before.histories, after.histories, axis=axis, also=keys)
     measured = {one.name: one for one in found}
     broken = [
         limit
         for limit in limits
         if limit.name in measured and limit.is_broken_by(measured[limit.name])
     ]
+    for limit in limits:
+        one = measured.get(limit.name)
+        if why_not := "the runs have no common part" if one is None else one.why_not:
+            say(f"--fail-on {limit}: cannot tell ({why_not})")
     changed = [*_changed(before, after)]
     if arguments.json:
         print(json.dumps(_as_json(before, after, found, changed, broken), indent=1))
@@ -127,9 +135,12 @@ def command(arguments: argparse.Namespace) -> int:
         write = _markdown if arguments.markdown else _text
         for line in write(before, after, found, changed):
             print(printable(line))
+        if broken and arguments.markdown:
+            print()
         for limit in broken:
-            print(printable(f"fails: {limit} ({_percent(measured[limit.name].change)})"))
-    return FOUND if broken else 0
+            line = f"fails: {limit} ({_percent(measured[limit.name].change)})"
+            print(printable(_escaped(line) if arguments.markdown else line))
+    return FOUND if broken else int(before.has_faults or after.has_faults)
 
 
 def _named(name: str, names: Sequence[str]) -> str:
@@ -163,7 +174,7 @@ def _sides(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 def _side(arguments: argparse.Namespace, names: Sequence[str]) -> _Side:
     found: dict[str, FoundRun] = {}
-    histories = []
+    histories, has_faults = [], False
     for name in names:
         of_name = argparse.Namespace(**{**vars(arguments), "run": name})
         take_directory(of_name)
@@ -176,9 +187,10 @@ def _side(arguments: argparse.Namespace, names: Sequence[str]) -> _Side:
                     bodies = counted([*whole_history(connection, run.id)], name, news)
                     histories.append(RunHistory(Facts.decode(body) for body in bodies))
                 found[run.id] = run
+            has_faults = has_faults or bool(runs.faults)
     runs_of_side = [*found.values()]
     title = str(runs_of_side[0].key) if len(runs_of_side) == 1 else ", ".join(names)
-    return _Side(title, runs_of_side, histories)
+    return _Side(title, runs_of_side, histories, has_faults)
 
 
 def _changed(before: _Side, after: _Side) -> Iterator[_Difference]:
@@ -288,6 +300,9 @@ def _markdown(
     yield "|---|---|---|---|---|---|"
     for one in found[:_MOST_LINES]:
         yield f"| {' | '.join(map(_escaped, _cells(one)))} |"
+    if len(found) > _MOST_LINES:
+        yield ""
+        yield f"and {len(found) - _MOST_LINES} more with --json"
     if changed:
         yield ""
         yield "| differs | A | B |"
@@ -298,7 +313,7 @@ def _markdown(
 
 def _escaped(text: str) -> str:
     """Return the text as Markdown shows it as it is, within a table."""
-    return "".join(f"\\{one}" if one in "\\`*_{}[]<>#|~" else one for one in text)
+    return "".join(f"\\{one}" if one in "\\`*_{}[]<>#|~@$" else one for one in text)
 
 
 def _as_json(

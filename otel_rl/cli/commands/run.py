@@ -411,7 +411,8 @@ class _Requests:
             if news.kind in kinds and process is not None and not asked.is_set():
                 asked.set()
                 say(f"{key}: {news.words}. CMD gets SIGTERM, for --stop-on {news.kind}.")
-                process.terminate()
+                with suppress(OSError):  # it runs as another user, or has just ended
+                    process.terminate()
 
         return heard
 

@@ -109,7 +109,7 @@ def record_end(
     if reward is not None and outcome in EFFECTIVE:
         effective = meter.create_gauge(*described(names.RL_SAMPLE_REWARD_EFFECTIVE))
         effective.set(reward, at_step)
-        if of:
+        if of and len(_known[names.RL_ENVIRONMENT_NAME]) > 1:  # of one it is the same
             effective.set(reward, {**at_step, **of})
     if components:
         part = meter.create_gauge(*described(names.RL_REWARD_COMPONENT))

@@ -7,6 +7,7 @@ from math import exp, sqrt
 import pytest
 
 from otel_rl.diagnose.compare import (
+    MEAN_TIME,
     TIME_PER_STEP,
     About,
     Axis,
@@ -80,10 +81,22 @@ def test_a_change_that_nobody_feels_is_none() -> None:
     assert not slower.is_sure
 
 
+def test_rare_steps_that_take_long_are_in_the_mean() -> None:
+    def rarely(chance: random.Random, step: int) -> float:
+        return chance.uniform(0.95, 1.05) + 10.0 * (step % 5 == 0)
+
+    even = run("a", {DURATION: lambda chance, _: chance.uniform(0.95, 1.05)})
+    found = compared([even], [run("b", {DURATION: rarely})])
+    assert of_name(found, MEAN_TIME).low > 1.5
+    assert of_name(found, TIME_PER_STEP).high < 0.05
+    seeds = [[run(f"{n}", {DURATION: draw}) for n in range(3)] for draw in (constant, rarely)]
+    assert of_name(compared(*seeds), MEAN_TIME).is_sure
+
+
 def test_few_steps_cannot_tell() -> None:
     runs = [run(seed, {DURATION: constant}, steps=20) for seed in "ab"]
     found = of_name(compared(runs[:1], runs[1:]), TIME_PER_STEP)
-    assert found.why_not == "20 common steps, of 24 that it takes"
+    assert found.why_not == "20 common steps, of 40 that it takes"
     assert not found.is_sure
 
 
