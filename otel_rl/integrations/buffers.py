@@ -8,14 +8,17 @@ The methods of ``deque``, ``list``, ``queue.Queue`` and of usual replay buffers 
 Each call is passed on; nothing in the buffer is replaced.
 """
 
-import threading
-from collections.abc import Callable, Collection, Iterator, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from inspect import iscoroutinefunction
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from otel_rl.integrations.adapter import guard, meter_of
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import described
+from otel_rl.worker.forks import Uncut
 
 __all__ = ["MeasuredBuffer", "measured"]
 
@@ -23,6 +26,8 @@ _ONE: Final = frozenset({"add", "append", "appendleft", "insert", "push", "put",
 _MANY: Final = frozenset({"add_batch", "extend", "extendleft", "put_batch"})
 _TAKES: Final = frozenset({"get", "get_nowait", "pop", "popleft"})
 _SAMPLES: Final = frozenset({"sample"})
+_SHARED: Final = ("multiprocessing.", "torch.multiprocessing.", "ray.util.queue")
+"""Modules of queues between processes."""
 
 
 def measured(
@@ -31,26 +36,34 @@ def measured(
     one: Collection[str] = (),
     many: Collection[str] = (),
     takes: Collection[str] = (),
+    takes_many: Collection[str] = (),
     samples: Collection[str] = (),
 ) -> "MeasuredBuffer":
     """Return a buffer that passes each call on, and records it. Thread-safe as the buffer is.
 
     It costs about 20 us a call. Errors of the buffer reach the caller, and such calls count neither
-    as read nor as written. What leaves the buffer otherwise is an eviction: by ``maxlen``, or by
-    ``clear`` or ``del``, which the next call tells. It is no instance of the buffer's class.
+    as read nor as written. Coroutines, as those of ``asyncio.Queue``, count when they have ended.
+    What leaves the buffer otherwise is an eviction: by ``maxlen``, or by ``clear`` or ``del``,
+    which the next call tells. A queue of ``multiprocessing``, which other processes read and
+    write, has neither a size nor evictions. It is no instance of the buffer's class.
+
+    Several samples are a sequence of them; or columns, a mapping or a tuple of arrays or lists,
+    which have the length of the first one.
 
     Args:
         buffer: With ``__len__`` or ``qsize``.
         one: Further methods that write one sample.
         many: The same of several, which are the last argument.
-        takes: Further methods that return a sample, or a list of several, and remove it.
-        samples: The same without removing: one sample, or a list, or a mapping of columns.
+        takes: Further methods that return one sample, of whatever form, and remove it.
+        takes_many: Methods that return several samples and remove them.
+        samples: Further methods that return one sample or several without removing them.
     """
     kinds: dict[str, str] = {}
     for kind, known, more in (
         ("one", _ONE, one),
         ("many", _MANY, many),
         ("takes", _TAKES, takes),
+        ("takes_many", frozenset(), takes_many),
         ("samples", _SAMPLES, samples),
     ):
         kinds |= dict.fromkeys((*known, *more), kind)
@@ -58,32 +71,52 @@ def measured(
 
 
 class MeasuredBuffer:
-    """Buffer with the methods of another one; see ``measured``."""
+    """Buffer with the methods and attributes of another one; see ``measured``."""
 
     def __init__(self, buffer: Any, kinds: dict[str, str]) -> None:
-        self._buffer = buffer
-        self._kinds = kinds
-        self._record = _Record(lambda: _size(buffer))
+        # The attributes of the buffer are set and read through this object.
+        self.__dict__.update(
+            _buffer=buffer,
+            _kinds=kinds,
+            _record=_Record(None if _is_shared(buffer) else lambda: _size(buffer)),
+        )
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") and "_buffer" not in self.__dict__:
+            raise AttributeError(name)  # while it is copied or unpickled
         found = getattr(self._buffer, name)
         kind = self._kinds.get(name)
         if kind is None or not callable(found):
             return found
+        record = self._record
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            if kind == "many" and arguments and not isinstance(arguments[-1], Sized):
-                arguments = (*arguments[:-1], list(arguments[-1]))  # an iterator counts once only
-            self._record.begins()
-            begun_s, result, written, read = perf_counter(), None, 0, 0
-            try:
-                result = found(*arguments, **named)
-                written, read = _moved(kind, arguments, result)
-            finally:
-                self._record.ends(written, read, perf_counter() - begun_s, is_taken=kind == "takes")
-            return result
+        async def call_later(*arguments: Any, **named: Any) -> Any:
+            with record.call(kind) as call:
+                call.result = await found(*call.prepared(arguments, named), **named)
+            return call.result
 
-        return call
+        def call_now(*arguments: Any, **named: Any) -> Any:
+            with record.call(kind) as call:
+                call.result = found(*call.prepared(arguments, named), **named)
+            return call.result
+
+        return call_later if iscoroutinefunction(found) else call_now
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._buffer, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._buffer, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MeasuredBuffer, (self._buffer, self._kinds)
+
+    def __copy__(self) -> "MeasuredBuffer":
+        return MeasuredBuffer(copy(self._buffer), self._kinds)
+
+    def __iadd__(self, items: Iterable[Any]) -> Self:
+        self.extend(items)
+        return self
 
     def __len__(self) -> int:
         return _size(self._buffer)
@@ -107,39 +140,88 @@ class MeasuredBuffer:
         del self._buffer[place]
 
 
-class _Record:
-    """Counts of one buffer, and its instruments once there is a worker."""
+class _Call:
+    """A call under way.
 
-    def __init__(self, size: Callable[[], int]) -> None:
+    Attributes:
+        result: What the buffer has returned.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._given: Any = ()
+        self.result: Any = None
+
+    def prepared(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the arguments, with a list in place of an iterator, which counts once only."""
+        if self._kind == "many":
+            if arguments and isinstance(arguments[-1], Iterator):
+                arguments = (*arguments[:-1], [*arguments[-1]])
+            self._given = [*arguments, *named.values()][-1:]
+        return arguments
+
+    def moved(self) -> tuple[int, int, bool]:
+        """Return (samples written, samples read, whether those are removed), once it has ended."""
+        match self._kind:
+            case "one":
+                return 1, 0, False
+            case "many":
+                return sum(map(_count, self._given)), 0, False
+            case "takes":
+                return 0, 1, True
+            case kind:
+                return 0, _count(self.result), kind == "takes_many"
+
+
+class _Record:
+    """Counts of one buffer, and its instruments once there is a worker.
+
+    Args:
+        size: Measures the buffer; None of one that other processes change.
+    """
+
+    def __init__(self, size: Callable[[], int] | None) -> None:
         self._measure = size
         # _lock guards everything below.
-        self._lock = threading.Lock()
+        self._lock = Uncut()
         self._in_flight = 0
-        self._kept = size()  # what came in and was not taken
+        self._kept = 0 if size is None else size()  # what came in and was not taken
         self._told = 0
         self._instruments: dict[str, Any] = {}
 
-    def begins(self) -> None:
-        with guard, self._lock:
+    @contextmanager
+    def call(self, kind: str) -> Iterator[_Call]:
+        """Enter around a call, which counts if it raises nothing."""
+        call = _Call(kind)
+        with guard, self._lock.work():
             self._in_flight += 1
             self._add(names.RL_REPLAY_BUFFER_QUEUE_DEPTH, 1)
+        begun_s, moved = perf_counter(), (0, 0, False)
+        try:
+            yield call
+            with guard:
+                moved = call.moved()
+        finally:
+            with guard, self._lock.work():
+                self._ends(*moved, perf_counter() - begun_s)
 
-    def ends(self, written: int, read: int, seconds: float, *, is_taken: bool) -> None:
-        with guard, self._lock:
-            self._in_flight -= 1
-            self._add(names.RL_REPLAY_BUFFER_QUEUE_DEPTH, -1)
-            self._add(names.RL_REPLAY_BUFFER_WRITES, written)
-            self._add(names.RL_REPLAY_BUFFER_READS, read)
-            if read:
-                self._instrument(names.RL_REPLAY_BUFFER_RETRIEVAL_DURATION).record(seconds)
-            self._kept += written - (read if is_taken else 0)
-            size = self._measure()
-            self._add(names.RL_REPLAY_BUFFER_SIZE, size - self._told)
-            self._told = size
-            # With a call under way in another thread, size and counts are not of one moment.
-            if not self._in_flight and self._kept > size:
-                self._add(names.RL_REPLAY_BUFFER_EVICTIONS, self._kept - size)
-                self._kept = size
+    def _ends(self, written: int, read: int, is_taken: bool, seconds: float) -> None:
+        self._in_flight -= 1
+        self._add(names.RL_REPLAY_BUFFER_QUEUE_DEPTH, -1)
+        self._add(names.RL_REPLAY_BUFFER_WRITES, written)
+        self._add(names.RL_REPLAY_BUFFER_READS, read)
+        if read:
+            self._instrument(names.RL_REPLAY_BUFFER_RETRIEVAL_DURATION).record(seconds)
+        if self._measure is None:
+            return
+        self._kept += written - (read if is_taken else 0)
+        size = self._measure()
+        self._add(names.RL_REPLAY_BUFFER_SIZE, size - self._told)
+        self._told = size
+        # With a call under way in another thread, size and counts are not of one moment.
+        if not self._in_flight and self._kept > size:
+            self._add(names.RL_REPLAY_BUFFER_EVICTIONS, self._kept - size)
+            self._kept = size
 
     def _add(self, name: str, amount: int) -> None:
         if amount:
@@ -178,13 +260,24 @@ def _size(buffer: Any) -> int:
     return int(len(buffer) if count is None else count())
 
 
-def _moved(kind: str, arguments: tuple[Any, ...], result: Any) -> tuple[int, int]:
-    """Return (samples written, samples read) by a call that has returned."""
-    if kind == "one":
-        return 1, 0
-    if kind == "many":
-        return (len(arguments[-1]) if arguments else 0), 0
-    if isinstance(result, dict):  # of columns
-        result = next(iter(result.values()), ())
-    is_several = isinstance(result, list) or (kind == "samples" and hasattr(result, "__len__"))
-    return 0, len(result) if is_several and not isinstance(result, str | bytes) else 1
+def _is_shared(buffer: Any) -> bool:
+    """Return whether it is a queue, or the proxy of one, that other processes read and write."""
+    return any(kind.__module__.startswith(_SHARED) for kind in type(buffer).__mro__)
+
+
+def _count(samples: Any) -> int:
+    """Return the number of samples in what a method was given, or has returned."""
+    if isinstance(samples, Mapping) or hasattr(samples, "_fields"):
+        columns = [*(samples.values() if isinstance(samples, Mapping) else samples)]
+        return _count(columns[0]) if columns else 0
+    if isinstance(samples, str | bytes) or not hasattr(samples, "__len__"):
+        return 1
+    if getattr(samples, "shape", None) == ():  # an array of no dimension
+        return 1
+    if isinstance(samples, tuple) and samples and _is_column(samples[0]):
+        return _count(samples[0])
+    return len(samples)
+
+
+def _is_column(part: Any) -> bool:
+    return hasattr(part, "__len__") and not isinstance(part, str | bytes | Mapping | tuple)

@@ -8,11 +8,14 @@ mapping, as read from JSON, or an object with these attributes. What a result do
 told, and a result of another form tells nothing: no error.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final, TypedDict
 
+from otel_rl.integrations.adapter import guard
 from otel_rl.semconv.outcomes import Outcome
+from otel_rl.worker.drops import DropReason
 
 __all__ = ["RolloutResult", "nemo_gym", "verifiers"]
 
@@ -167,7 +170,14 @@ def _anywhere(result: object, name: str) -> Any:
 
 
 def _of(owner: object, name: str) -> Any:
-    return owner.get(name) if isinstance(owner, Mapping) else getattr(owner, name, None)
+    try:
+        return owner.get(name) if isinstance(owner, Mapping) else getattr(owner, name, None)
+    except Exception as error:  # noqa: BLE001  # a property may do anything
+        guard.drop(
+            DropReason.BAD_SAMPLE,
+            f"A result of an environment raises {type(error).__name__} when asked for {name!r}.",
+        )
+        return None
 
 
 def _text(value: object) -> str:
@@ -175,7 +185,12 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond floats
+        return math.inf if value > 0 else -math.inf
 
 
 def _numbers(values: object) -> dict[str, float]:

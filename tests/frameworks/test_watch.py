@@ -178,3 +178,50 @@ def test_the_norm_is_that_which_trl_logs(frameworks: Runner) -> None:
     assert [step for step, _, _ in rows] == [*range(1, STEPS + 1)]
     assert [own for _, own, _ in rows] == pytest.approx(logged, rel=1e-4, abs=1e-7)
     assert [theirs for _, _, theirs in rows] == pytest.approx(logged, rel=1e-4, abs=1e-7)
+
+
+SKIPPED = """
+    import gc, json, math, weakref, torch, otel_rl
+
+    otel_rl.init(experiment="real", role="trainer", index=0, count=1)
+    for fused, at in ((False, 0), (True, 10)):
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        watched = otel_rl.watch(model, optimizer)
+        with otel_rl.step(at + 1):  # without a gradient
+            watched.before_clipping()
+            optimizer.step()
+        for step in (at + 2, at + 3):
+            with otel_rl.step(step):
+                optimizer.zero_grad()
+                scaler.scale(model(torch.ones(2, 4)).sum()).backward()
+                if step == at + 2:
+                    model.weight.grad[0, 0] = math.inf
+                if not fused:
+                    scaler.unscale_(optimizer)
+                watched.before_clipping()
+                scaler.step(optimizer)
+                scaler.update()
+        watched.close()
+        with otel_rl.step(at + 4):
+            watched.before_clipping()
+            optimizer.step()
+        alive = [weakref.ref(model), weakref.ref(optimizer)]
+        del model, optimizer, scaler
+        gc.collect()
+        assert [one() for one in alive] == [None, None], alive
+    print("otel_rl drops", otel_rl.worker.session.GUARD.drops.counts())
+"""
+
+
+def test_a_step_that_is_skipped_has_no_values_and_close_forgets_the_model(
+    frameworks: Runner,
+) -> None:
+    done = frameworks.run(SKIPPED, env=FULL)
+    assert done.status == 0, done.err
+    assert "otel_rl drops {}" in done.out, done.out
+    rows = _by_step(frameworks)
+    measured = {step for step, of in rows.items() if any("/grad/" in key for key in of)}
+    assert measured == {3, 13}
+    assert all("trainer/grad/norm" in rows[step] for step in measured)

@@ -75,7 +75,7 @@ def poisoned_rewards(history: RunHistory) -> Iterator[Cause]:
         found, key = max(told, key=lambda one: one[0].after)
         yield _told(history, found, key)
         return
-    if not [*rows_about(history, Subject.POISONED)]:
+    if not _tells_failures(history):
         yield from _shown(history)
 
 
@@ -138,18 +138,32 @@ def _stretch(track: Track, first: int, limit: float, *, is_first: bool = False) 
 def _worst(history: RunHistory, found: _Onset) -> tuple[str, str, str] | None:
     """Return environment, outcome and reason with the most failures in a stretch."""
     failed: dict[tuple[str, str, str], float] = defaultdict(float)
-    for key, track in history.rows.items():
-        place = key.find(_OUTCOMES)
-        parts = key[place + len(_OUTCOMES) :].split("/") if place >= 0 else []
-        at = next((n for n, part in enumerate(parts) if part in _WORDS), None)
-        if at is None or parts[at] not in FAILED or parts[-1] in _OF_COUNTER:
+    for of, track in _outcomes(history):
+        if of[1] not in FAILED:
             continue
-        of = "/".join(parts[:at]), parts[at], "/".join(parts[at + 1 :])
         totals = [*_pairs(track.finite())]
         before = [value for step, value in totals if step < found.since]
         until = [value for step, value in totals if found.until is None or step <= found.until]
         failed[of] += max(until, default=0.0) - max(before, default=0.0)
     return max(failed, key=lambda one: failed[one], default=None)
+
+
+def _outcomes(history: RunHistory) -> Iterator[tuple[tuple[str, str, str], Track]]:
+    """Yield environment, outcome and reason, and the number of such samples so far."""
+    for key, track in history.rows.items():
+        place = key.find(_OUTCOMES)
+        parts = key[place + len(_OUTCOMES) :].split("/") if place >= 0 else []
+        at = next((n for n, part in enumerate(parts) if part in _WORDS), None)
+        if at is not None and parts[-1] not in _OF_COUNTER:
+            yield ("/".join(parts[:at]), parts[at], "/".join(parts[at + 1 :])), track
+
+
+def _tells_failures(history: RunHistory) -> bool:
+    """Return whether the program tells samples that ended badly from others.
+
+    A sample that is scored with its reward alone counts as trained, and as no failure.
+    """
+    return any(outcome != Outcome.TRAINED for (_, outcome, _), _ in _outcomes(history))
 
 
 def _by_workers(history: RunHistory, key: str, rows: Track) -> Track:

@@ -68,15 +68,15 @@ def wrong_weights(history: RunHistory) -> Iterator[Cause]:
 
 
 def proved_equal(history: RunHistory) -> bool | None:
-    """Return whether the last checks of all servers were equal; None if nobody has checked."""
+    """Return whether the last checks of all servers were equal; None if too few were made."""
     checks = _checks(history)
-    if not checks or sum(len(of.equal) for of in checks.values()) < A_FEW:
-        return None
-    return not any(
+    if any(
         step > max(of.equal, default=-1)
         for of in checks.values()
         for step, _ in (*of.stale, *of.different)
-    )
+    ):
+        return False
+    return True if sum(len(of.equal) for of in checks.values()) >= A_FEW else None
 
 
 def _checks(history: RunHistory) -> dict[tuple[str, str], _Checks]:

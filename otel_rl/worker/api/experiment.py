@@ -199,7 +199,10 @@ def _conversation(value: object, max_chars: int) -> str:
         return ""
     if not all(isinstance(one, Mapping) and "role" in one for one in value):
         return ""
-    text = json.dumps(value, ensure_ascii=False, default=text_of)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=text_of)
+    except (TypeError, ValueError, RecursionError):
+        return ""  # keys that are no text, or a list within itself: no JSON, but a text as others
     allowed = max_chars
     if len(text) > max_chars:
         session.GUARD.drop(DropReason.TEXT_CUT, "Long texts of samples are cut.")

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
 from time import time_ns
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar, cast
 
 from opentelemetry.metrics import Meter
 from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
@@ -176,8 +176,8 @@ def score(
         group: What names the samples of one prompt, which are compared with each other: an id or a
             number. ``link`` then tells how many groups have no signal.
         components: Parts of the reward by name.
-        tokens: Ids of what was generated, a sequence or an array, for its length and for how much
-            of it repeats. Those on a device are waited for.
+        tokens: Ids of what was generated, a sequence or an array of shape ``(n,)`` or ``(1, n)``,
+            for its length and for how much of it repeats. Those on a device are waited for.
 
     Returns:
         The item; of a text the longer text.
@@ -198,12 +198,13 @@ def score(
             group=known.group if group is None else _group(group),
         )
         text = _SCORE.sub("", text) + _scored(now)
-        _produced(points, None if size is None or size < 0 else size, ids)
+        if isinstance(item, str):
+            item = cast("_Item", text)
+        else:
+            _write(item, text, "score")
         if told is not None or known.outcome is None:
             _ended(now, known, told, reason=reason, environment=environment, parts=components or {})
-        if isinstance(item, str):
-            return cast("_Item", text)
-        _write(item, text, "score")
+        _produced(points, None if size is None or size < 0 else size, ids)
     return item
 
 
@@ -226,8 +227,26 @@ def _group(given: object) -> str:
 
 
 def _ids(tokens: object) -> Sequence[object] | None:
+    """Return ids in a sequence; None of what is no single sample, which is counted."""
     ids = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    while _is_nested(ids) and len(ids) == 1:
+        ids = ids[0]  # a batch of one
+    if _is_nested(ids):
+        session.GUARD.drop(
+            DropReason.BAD_SAMPLE,
+            f"lineage.score: tokens are those of one sample (got {len(ids)} rows).",
+        )
+        return None
     return ids if isinstance(ids, Sequence) else None
+
+
+def _is_nested(ids: object) -> TypeGuard[Sequence[Any]]:
+    return (
+        isinstance(ids, Sequence)
+        and bool(ids)
+        and isinstance(ids[0], Sequence)
+        and not isinstance(ids[0], str | bytes)
+    )
 
 
 def _ended(

@@ -31,6 +31,9 @@ _SAMPLE: Final = 1 << 16
 
 _T = TypeVar("_T")
 
+_Held = tuple[str, str, object]
+"""Metric, group and value, of which the device has the number."""
+
 _WRAPPERS: Final = frozenset({"_fsdp_wrapped_module", "_orig_mod", "module"})
 """Parts of a parameter's name that DDP, FSDP and ``torch.compile`` add."""
 
@@ -58,7 +61,9 @@ def watch(
       each: exact up to that size, an estimate beyond.
 
     Mixed precision: gradients that a ``GradScaler`` has scaled are divided by its scale, also for
-    fused optimizers; a step that it skips has no values. Norms are added up in float32.
+    optimizers that are fused; a step that it skips has no values. Only a fused optimizer on a GPU
+    skips without telling the host: there such a step has the values of the overflow. Norms are
+    added up in float32.
     ``DistributedDataParallel``: every rank has the whole gradient. FSDP2 (``DTensor``): each rank
     measures its own shards; of ``abs_max`` and ``mean_square`` the run has the exact value, norms
     are extrapolated from the rank's shard to the whole. FSDP1: no norms, for its shards do not
@@ -119,7 +124,8 @@ class Watched:
         self._groups: dict[int, str] = {}
         self._is_flat = False
         self._hooks: list[Any] = []
-        self._is_measured = False  # the gradient of the step to come
+        # Of the gradient before clipping. Recorded in the step, which a GradScaler may skip.
+        self._unclipped: Sequence[_Held] = ()
         self._samples: dict[int, Any] = {}
         self._before: list[tuple[Any, Any, str]] = []
 
@@ -134,12 +140,13 @@ class Watched:
         """Measure the gradient of the coming step now. Never raises, never waits for a device.
 
         Call it after the last ``backward`` (and ``GradScaler.unscale_``) and before the gradient is
-        clipped, or as well without any clipping. It records ``rl.train.grad.norm``; and
-        ``rl.train.grad.abs_max`` and ``.mean_square``, which the step then does not record.
+        clipped, or as well without any clipping. The step then records ``rl.train.grad.norm``, and
+        ``rl.train.grad.abs_max`` and ``.mean_square`` as they are now; a step that a ``GradScaler``
+        skips records nothing.
         """
         with session.GUARD:
             if self._is_due():
-                self._record(
+                self._unclipped = _held(
                     (
                         names.RL_TRAIN_GRAD_ABS_MAX,
                         names.RL_TRAIN_GRAD_MEAN_SQUARE,
@@ -147,15 +154,15 @@ class Watched:
                     ),
                     self._gradients(),
                 )
-                self._is_measured = True
 
     def close(self) -> None:
-        """Measure no longer. Idempotent."""
+        """Measure no longer, and forget model and optimizer. Idempotent."""
         hooks, self._hooks = self._hooks, []
         for hook in hooks:
             with session.GUARD:
                 hook.remove()
-        self._before, self._samples = [], {}
+        self._before, self._samples, self._groups, self._unclipped = [], {}, {}, ()
+        self._model = self._optimizer = None
 
     def _is_due(self) -> bool:
         cuda = torch_cuda()
@@ -163,18 +170,24 @@ class Watched:
             return False
         return not (cuda is not None and cuda.is_available() and cuda.is_current_stream_capturing())
 
+    def _is_skipped(self) -> bool:
+        """Return whether a fused optimizer will skip the step; of a device nobody knows it yet."""
+        overflow = getattr(self._optimizer, "found_inf", None)
+        return overflow is not None and not overflow.is_cuda and bool(overflow)
+
     def _on_step(self, _optimizer: Any, _arguments: Any, _named: Any) -> None:
         with session.GUARD:
-            is_measured, self._is_measured = self._is_measured, False
+            unclipped, self._unclipped = self._unclipped, ()
             self._before = []
-            if not self._is_due():
+            if not self._is_due() or self._is_skipped():
                 return
+            self._record(unclipped)
             more = (
                 (None, None)
-                if is_measured
+                if unclipped
                 else (names.RL_TRAIN_GRAD_ABS_MAX, names.RL_TRAIN_GRAD_MEAN_SQUARE)
             )
-            self._record((*more, names.RL_TRAIN_GRAD_APPLIED_NORM), self._gradients())
+            self._record(_held((*more, names.RL_TRAIN_GRAD_APPLIED_NORM), self._gradients()))
             for group, parameter, _ in self._with_gradients():
                 self._before.append((parameter, self._kept(parameter), group))
 
@@ -191,10 +204,8 @@ class Watched:
                 change = norm(sample.sub_(_sampled(parameter)), dtype=sys.modules["torch"].float32)
                 whole = sqrt(parameter.numel() / max(1, sample.numel()))
                 changes.setdefault(group, []).append(change if whole == 1.0 else change * whole)
-            self._record(
-                (names.RL_TRAIN_UPDATE_NORM,),
-                {group: (self._norm_of(some),) for group, some in _with_whole(changes).items()},
-            )
+            norms = {group: (self._norm_of(some),) for group, some in _with_whole(changes).items()}
+            self._record(_held((names.RL_TRAIN_UPDATE_NORM,), norms))
 
     def _kept(self, parameter: Any) -> Any:
         """Return a copy of the sample of a parameter, in memory that is made once."""
@@ -222,6 +233,8 @@ class Watched:
                     parameter.numel(),
                 )
             )
+        if not measured:
+            return {}
         scale = getattr(self._optimizer, "grad_scale", None)
         found: dict[str, Sequence[Any]] = {}
         for group, some in _with_whole(measured).items():
@@ -273,20 +286,30 @@ class Watched:
             type(module).__name__ == "FullyShardedDataParallel" for module in self._model.modules()
         )
 
-    def _record(self, metrics: Sequence[str | None], values: Mapping[str, Sequence[Any]]) -> None:
+    def _record(self, held: Iterable[_Held]) -> None:
         current = session.running()
-        if current is None or not values:
+        if current is None:
             return
         meter = current.providers.meter.get_meter(_SCOPE, __version__)
-        flat = [value for some in values.values() for value in some]
-        held = iter(hold_each(sys.modules["torch"].stack(_together(flat)), len(flat)))
-        for group in values:
+        for metric, group, value in held:
+            if self._is_flat and metric.endswith(".norm"):
+                continue
             attributes = {names.RL_PARAMETER_GROUP: group} if group else None
-            for metric in metrics:
-                value = next(held)
-                if metric is None or (self._is_flat and metric.endswith(".norm")):
-                    continue
-                meter.create_gauge(*described(metric)).set(value, attributes)  # type: ignore[arg-type]  # held, as of a tensor
+            meter.create_gauge(*described(metric)).set(value, attributes)  # type: ignore[arg-type]  # held, as of a tensor
+
+
+def _held(metrics: Sequence[str | None], values: Mapping[str, Sequence[Any]]) -> Sequence[_Held]:
+    """Return values of groups, one for each metric, on their way to the host."""
+    if not values:
+        return ()
+    flat = [value for some in values.values() for value in some]
+    held = hold_each(sys.modules["torch"].stack(_together(flat)), len(flat))
+    places = [(metric, group) for group in values for metric in metrics]
+    return [
+        (metric, group, value)
+        for (metric, group), value in zip(places, held, strict=True)
+        if metric is not None
+    ]
 
 
 def _with_whole(of: Mapping[str, list[_T]]) -> Mapping[str, Sequence[_T]]:

@@ -34,6 +34,7 @@ class Lesson:
         harder: What is added to the difficulty in a step.
         fails: Share of samples whose environment fails.
         is_told: Whether the program tells outcomes.
+        is_scored: Whether one that tells none scores its samples: nobody knows that any failed.
         is_masked: Whether failed samples are masked or made again.
         own_errors: Share of calls that fail by what the policy asks for.
         same: Share of groups whose answers all get one reward.
@@ -42,6 +43,8 @@ class Lesson:
         has_groups: Whether the shares of groups are told.
         reason: Of failures.
         total: Number of them so far.
+        masked: Number of samples so far that were masked and told so.
+        scored: Number of samples so far that were scored without an outcome.
     """
 
     seed: int
@@ -53,6 +56,7 @@ class Lesson:
     harder: OfStep = lambda step: 0.0
     fails: OfStep = lambda step: 0.0
     is_told: bool = True
+    is_scored: bool = False
     is_masked: bool = False
     own_errors: OfStep = lambda step: 0.0
     same: OfStep = lambda step: 0.0
@@ -61,6 +65,8 @@ class Lesson:
     has_groups: bool = True
     reason: str = "session_reset"
     total: int = 0
+    masked: int = 0
+    scored: int = 0
 
     def history(self) -> RunHistory:
         """As it is read from a journal."""
@@ -109,8 +115,17 @@ class Lesson:
             if self.total:
                 key = f"env/sample/outcomes/swe/environment_failed/{self.reason}"
                 found[key] = float(self.total)
+            masked = sum(end is Outcome.MASKED for _, _, end in drawn)
+            self.masked += masked
+            if self.masked:
+                found["env/sample/outcomes/swe/masked"] = float(self.masked)
         else:
             found["env/tools/failure_frequency"] = errors / calls
+        if self.is_scored and not self.is_told:
+            self.scored += len(drawn)
+            found["env/sample/poisoned"] = 0.0
+            found["env/sample/outcomes/swe/trained"] = float(self.scored)
+            found["env/sample/outcomes/swe/trained/per_step"] = float(len(drawn))
         return found
 
 

@@ -38,6 +38,13 @@ def silent(seed: int) -> tuple[Lesson, int]:
     return run, at
 
 
+def scored(seed: int) -> tuple[Lesson, int]:
+    """The same of a program that scores each sample with its reward alone."""
+    run, at = silent(seed)
+    run.is_scored = True
+    return run, at
+
+
 def dead(seed: int) -> tuple[Lesson, int | None]:
     """A run whose groups have no signal: prompts far too hard, or rewards that are all the same."""
     run, chance = lesson(seed), random.Random(f"dead {seed}")
@@ -81,6 +88,7 @@ def missed(make: Callable[[int], tuple[Lesson, int | None]], kind: Kind) -> list
     [
         (poisoned, Kind.POISONED_REWARDS),
         (silent, Kind.POISONED_REWARDS),
+        (scored, Kind.POISONED_REWARDS),
         (dead, Kind.DEAD_GROUPS),
     ],
 )

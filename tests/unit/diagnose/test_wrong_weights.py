@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from otel_rl.diagnose.detectors.wrong_weights import proved_equal
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.render import in_words
@@ -108,6 +109,17 @@ def test_a_gap_of_log_probabilities_is_split_into_weights_and_engines(
     (cause,) = diagnose(checks({0: of, 1: of}, 80, rows={TRL: gap})).causes
     assert cause.kind is kind
     assert words in cause.words
+
+
+@pytest.mark.parametrize(("equal", "proved"), [(0, False), (2, False), (9, False)])
+def test_weights_that_differ_to_the_end_are_proved_to_differ(equal: int, proved: bool) -> None:
+    of = ["equal" if step < equal else "different" for step in range(12)]
+    assert proved_equal(checks({0: of}, 12)) is proved
+
+
+def test_few_checks_that_were_equal_prove_nothing() -> None:
+    assert proved_equal(checks({0: ["equal", "equal", "unsigned"]}, 3)) is None
+    assert proved_equal(checks({0: ["equal"] * 3}, 3)) is True
 
 
 def test_what_to_look_at_next_is_told() -> None:

@@ -1,6 +1,7 @@
 """How rollouts ended, read from results in the form that environments document."""
 
 import json
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,8 @@ import otel_rl
 from otel_rl.integrations.results import RolloutResult, nemo_gym, verifiers
 from otel_rl.semconv import names
 from otel_rl.worker.api import lineage
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.session import GUARD
 from tests.support.otlp_sink import Sink
 
 GYM: dict[str, Any] = {
@@ -133,3 +136,16 @@ def test_what_failed_and_is_not_masked_is_poison(sink: Sink) -> None:
     lineage.score({}, **verifiers(TRACE | error("SandboxError")))
     assert otel_rl.flush(timeout_s=60)
     assert [m.value for m in sink.measurements(names.RL_SAMPLE_POISONED)] == [1.0, 0.0, 0.0]
+
+
+def test_a_result_that_raises_tells_nothing_and_is_counted() -> None:
+    class Broken:
+        reward = 10**400
+
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    before = GUARD.drops.counts().get(DropReason.BAD_SAMPLE, 0)
+    assert nemo_gym(Broken()) == {"reward": math.inf, "outcome": "trained"}
+    assert verifiers(Broken()) == {}
+    assert GUARD.drops.counts()[DropReason.BAD_SAMPLE] > before

@@ -113,6 +113,34 @@ def test_tokens_tell_the_length_and_what_repeats(started: Sink) -> None:
     assert shares(started, names.RL_SAMPLE_REPETITION) == [pytest.approx(1 - 4 / 13)]
 
 
+@pytest.mark.parametrize("tokens", [np.array([[1, 2, 3, 4] * 4]), [[1, 2, 3, 4] * 4]])
+def test_tokens_of_a_batch_of_one_are_those_of_a_sample(started: Sink, tokens: object) -> None:
+    origin = lineage.read(lineage.score(lineage.stamp(), tokens=tokens))
+    assert origin is not None
+    assert origin.length == 16
+    assert shares(started, names.RL_SAMPLE_REPETITION) == [pytest.approx(1 - 4 / 13)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [
+        (np.zeros((8, 5)), DropReason.BAD_SAMPLE),
+        ([{}, {}, {}, {}, {}], DropReason.INTERNAL),  # not ids
+    ],
+)
+def test_odd_tokens_cost_neither_stamp_nor_outcome(
+    started: Sink, tokens: object, reason: DropReason
+) -> None:
+    before = session.GUARD.drops.counts().get(reason, 0)
+    text = lineage.score(lineage.stamp(), reward=0.5, outcome="timeout", tokens=tokens)
+    origin = lineage.read(text)
+    assert origin is not None
+    assert (origin.reward, origin.outcome) == (0.5, Outcome.TIMEOUT)
+    assert outcomes(started) == {("timeout",): 1}
+    assert shares(started, names.RL_SAMPLE_REWARD) == [0.5]
+    assert session.GUARD.drops.counts()[reason] == before + 1
+
+
 def batch(rewards: Sequence[Sequence[float]]) -> list[str]:
     return [
         lineage.score(lineage.stamp(policy_version=1), reward=reward, group=f"prompt {number}")

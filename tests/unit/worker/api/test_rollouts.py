@@ -157,6 +157,27 @@ def test_a_conversation_stays_one_when_its_texts_are_cut(started: Sink) -> None:
     assert GUARD.drops.counts()[DropReason.TEXT_CUT] == 1
 
 
+def test_messages_that_are_no_json_are_a_text(started: Sink) -> None:
+    circular: list[object] = [{"role": "user"}]
+    circular[0]["content"] = circular  # type: ignore[index]
+    for messages in ([{"role": "user", (1, 2): "odd"}], circular):
+        with lineage.rollout("17") as rollout:
+            rollout.end(reward=0.5, fields={"messages": messages})
+    for sample in bodies(started, "sample"):
+        assert sample["reward"] == 0.5
+        assert "user" in sample["messages"]
+    assert len(bodies(started, "sample")) == 2
+
+
+def test_fields_that_are_no_mapping_are_counted_and_the_end_stays(started: Sink) -> None:
+    before = GUARD.drops.counts().get(DropReason.BAD_SAMPLE, 0)
+    with lineage.rollout("17") as rollout:
+        rollout.end(reward=0.5, fields=cast("Any", ["completion"]))
+    (sample,) = bodies(started, "sample")
+    assert sample["reward"] == 0.5
+    assert GUARD.drops.counts()[DropReason.BAD_SAMPLE] == before + 1
+
+
 def test_open_rollouts_are_bounded_and_the_others_are_told_at_their_end(
     started: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
