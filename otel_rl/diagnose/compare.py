@@ -232,13 +232,9 @@ def common_measures(histories: Iterable[RunHistory]) -> Sequence[str]:
 
 
 def _place(one: Comparison) -> tuple[int, bool, float, str]:
-    is_time = one.about is About.TIME
-    return (
-        [*About].index(one.about),
-        one.name not in {TIME_PER_STEP, MEAN_TIME},
-        -is_time * one.before,
-        one.name,
-    )
+    is_part = one.name not in {TIME_PER_STEP, MEAN_TIME}
+    longest = -one.before if one.about is About.TIME and is_part else 0.0
+    return [*About].index(one.about), is_part, longest, one.name
 
 
 def _is_of_learning(key: str) -> bool:

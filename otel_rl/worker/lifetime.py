@@ -409,16 +409,17 @@ class Session:
                 GUARD.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")
 
     def _send_rollouts(self) -> None:
-        """Tell the progress of open rollouts. One for which there is no room is told later."""
-        for one in OPEN.untold():
-            one.is_untold = False
+        """Tell of open rollouts. One for which there is no room is told later."""
+        now_ns = monotonic_ns()
+        for one in OPEN.due(now_ns):
+            OPEN.told(one, now_ns)
             attributes: dict[str, Plain] = {}
             if one.step is not None:
                 attributes[RL_LOOP_ITERATION] = one.step
             if not self.providers.events.add(
-                RL_ROLLOUT_PROGRESS, attributes, one.told(), text_chars=text_chars(one.fields)
+                RL_ROLLOUT_PROGRESS, attributes, one.body(), text_chars=text_chars(one.fields)
             ):
-                one.is_untold = True
+                one.due_ns = 0
                 return
 
     def _begin_sampling(self) -> None:

@@ -1,7 +1,8 @@
-"""Rollouts that are open in this process: what an export tells of those that made progress.
+"""Rollouts that are open in this process: what an export tells of them.
 
 Each export sends one event for each open rollout whose stage has changed since the last one, so a
-rollout that is over before costs nothing but the event of its end.
+rollout that is over before costs nothing but the event of its end. One that stays as it is, is told
+again after a while: an export may have been lost, or the worker was taken for lost.
 """
 
 import os
@@ -14,13 +15,17 @@ from opentelemetry.trace import Span
 
 from otel_rl.worker.otlp.anyvalue import Plain
 
-__all__ = ["CURRENT", "MAX_OPEN", "OPEN", "OpenRollout", "OpenRollouts"]
+__all__ = ["AGAIN_NS", "CURRENT", "MAX_OPEN", "OPEN", "OpenRollout", "OpenRollouts"]
 
 MAX_OPEN: Final = 4_096
 """Open rollouts of a process that are shown while they run; further ones are told at their end."""
 
 _MAX_TOLD: Final = 512
 """Events of one export, about 150 KB. The next export tells the rest."""
+
+
+AGAIN_NS: Final = 30 * 1_000_000_000
+"""After so long a rollout is told again."""
 
 
 class OpenRollout:
@@ -33,9 +38,10 @@ class OpenRollout:
         stage: Innermost open phase, or what the program named; empty between two.
         progress_ns: Time of the last change of the stage.
         span: The first span in it, which leads to its trace; None before one.
+        due_ns: From when on it is told, of the monotonic clock; 0 for at once.
     """
 
-    __slots__ = ("begun_ns", "fields", "is_untold", "progress_ns", "span", "stage", "step")
+    __slots__ = ("begun_ns", "due_ns", "fields", "progress_ns", "span", "stage", "step")
 
     def __init__(self, fields: dict[str, Plain], step: int | None, stage: str) -> None:
         self.fields = fields
@@ -43,17 +49,17 @@ class OpenRollout:
         self.begun_ns = self.progress_ns = time_ns()
         self.stage = stage
         self.span: Span | None = None
-        self.is_untold = True
+        self.due_ns = 0
 
     def moved(self, stage: str, span: Span | None = None) -> None:
         """Record that a stage has begun, in the given span."""
         self.stage = stage
         self.progress_ns = time_ns()
-        self.is_untold = True
+        self.due_ns = 0
         if self.span is None:
             self.span = span
 
-    def told(self) -> dict[str, object]:
+    def body(self) -> dict[str, object]:
         """Return the fields of the event."""
         return {
             **self.fields,
@@ -77,7 +83,7 @@ class OpenRollouts:
         """Reset in a forked child: the parent ends and reports its open rollouts."""
         # _lock guards the one below.
         self._lock = threading.Lock()
-        self._open: dict[int, OpenRollout] = {}
+        self._open: dict[int, OpenRollout] = {}  # the one that was told longest ago is first
 
     def add(self, one: OpenRollout) -> bool:
         """Add a rollout. False if there are too many."""
@@ -92,11 +98,25 @@ class OpenRollouts:
         with self._lock:
             self._open.pop(id(one), None)
 
-    def untold(self) -> list[OpenRollout]:
-        """Return some that made progress since they were told last, the oldest first."""
+    def due(self, now_ns: int) -> list[OpenRollout]:
+        """Return some that are to be told, first those that were told longest ago.
+
+        Args:
+            now_ns: Of the monotonic clock.
+        """
         with self._lock:
-            found = [one for one in self._open.values() if one.is_untold]
+            found = [one for one in self._open.values() if one.due_ns <= now_ns]
         return found[:_MAX_TOLD]
+
+    def told(self, one: OpenRollout, now_ns: int) -> None:
+        """Take note that a rollout is being told: the others have their turn before it.
+
+        Call it before its fields are read, so that no progress is missed.
+        """
+        one.due_ns = now_ns + AGAIN_NS
+        with self._lock:
+            if self._open.pop(id(one), None) is not None:
+                self._open[id(one)] = one
 
 
 OPEN: Final = OpenRollouts()

@@ -87,7 +87,8 @@ def going(tmp_path: Path, browser: Browser) -> Iterator[Going]:
         process = subprocess.Popen(
             [*command, sys.executable, program],
             cwd=tmp_path,
-            env=clean_environment(tmp_path, OTEL_RL_BRIDGE__ROWS__WORKER_TIMEOUT="5"),
+            # A generator of a busy machine is silent for a while and not lost for that.
+            env=clean_environment(tmp_path, OTEL_RL_BRIDGE__ROWS__WORKER_TIMEOUT="30"),
             stdout=out,
             stderr=subprocess.STDOUT,
         )
@@ -108,18 +109,25 @@ def test_rollouts_that_hang_come_to_the_top_and_end_with_their_killed_worker(goi
     browser = going.browser
     browser.wait("document.querySelectorAll('#flight tbody tr').length >= 4")
 
-    def hanging() -> list[str]:
-        return [row.split("\t")[0].strip() for row in going.flight()[:2]]
+    def are_hanging_on_top() -> bool:
+        first, *_ = rows = going.flight()[:2] or [""]
+        return (
+            len(rows) == 2
+            and all(one.startswith("hanging") for one in rows)
+            and "longest without progress" in first
+            and "env_step" in first
+        )
 
-    wait_until(lambda: all(one.startswith("hanging") for one in hanging()), timeout_s=120)
-    assert "longest without progress" in hanging()[0]
-    assert "env_step" in going.flight()[0]
+    def is_one_alone() -> bool:
+        rows = going.flight()
+        return not any(re.match(r"(hanging 0|0\.)", row) for row in rows) and any(
+            row.startswith("hanging 1") for row in rows
+        )
+
+    wait_until(are_hanging_on_top, timeout_s=240)
     os.kill(going.generators[0], signal.SIGKILL)
-    wait_until(
-        lambda: not any(re.match(r"(hanging 0|0\.)", row) for row in going.flight()),
-        timeout_s=120,
-    )
-    assert any(row.startswith("hanging 1") for row in going.flight())
+    wait_until(is_one_alone, timeout_s=240)
+    browser.wait("document.querySelector('#outcome option[value=cancelled]')")
     browser.do(
         "const outcome = document.querySelector('#outcome'); outcome.value = 'cancelled';"
         "outcome.dispatchEvent(new Event('change', {bubbles: true}))"
@@ -191,7 +199,8 @@ def test_hostile_texts_of_a_conversation_are_text(tmp_path: Path, browser: Brows
 def _expect_text(many: Browser) -> None:
     many.do("document.querySelector('#samples .open').click()")
     many.wait("document.querySelectorAll('#opened .message').length >= 6")
-    assert "<img src=x onerror=hacked=1>" in many.get("document.querySelector('#opened').innerText")
+    image = "<img src=x onerror=hacked=1>"
+    many.wait(f"document.querySelector('#opened').innerText.includes('{image}')")
     assert many.get("window.hacked ?? null") is None
     assert many.get("document.querySelectorAll('#opened img, #opened script').length") == 0
     many.do("document.querySelector('#opened .close').click()")
@@ -236,6 +245,5 @@ def test_one_prompt_is_followed_over_steps(many: Browser) -> None:
     many.wait(f"{steps}.length === 100 && new Set({steps}).size === 100")
     many.do("document.querySelector('#groups [aria-expanded]').click()")
     many.wait("document.querySelectorAll('#groups .side .text').length === 10")
-    told = many.get("document.querySelector('#groups .side').innerText")
-    assert "advantage" in told
+    many.wait("document.querySelector('#groups .side').innerText.includes('advantage')")
     assert many.complaints() == []

@@ -76,7 +76,9 @@ def asked(pages: Pages, part: str) -> Mapping[str, Any]:
 
 def looked_at(directory: Path) -> tuple[Sequence[Mapping[str, Any]], set[tuple[str, int]]]:
     with closing(Pages(BridgeSettings(data=directory), clock_ns=lambda: T0 + S)) as pages:
-        found, open_ = asked(pages, "rollouts"), asked(pages, "in_flight")
+        while (found := asked(pages, "rollouts"))["read"] < 1:
+            pass  # an answer reads for a moment only
+        open_ = asked(pages, "in_flight")
     finished = [dict(zip(found["columns"], one, strict=True)) for one in found["samples"]]
     assert found["all"] == len(finished)
     return finished, {(one["id"], one["attempt"]) for one in open_["rollouts"]}

@@ -20,19 +20,28 @@ GENERATOR = Worker("generator", "generator-0", 0)
 _AT_ONCE = 512  # rollouts of a commit
 
 
-def progress(key: ExperimentKey, time_ns: int, of: int = 0, **fields: Any) -> Batch:
-    """What a generator reports of a rollout in flight."""
+def progress(
+    key: ExperimentKey, time_ns: int, of: int = 0, at: int | None = None, **fields: Any
+) -> Batch:
+    """What a generator reports of a rollout in flight, at a step."""
     told = {"begun_ns": time_ns, "progress_ns": time_ns, "stage": "generate", **fields}
-    return _batch(key, "rl.rollout.progress", told, time_ns, of)
+    return _batch(key, "rl.rollout.progress", told, time_ns, of, at)
 
 
-def sample(key: ExperimentKey, time_ns: int, of: int = 0, **fields: Any) -> Batch:
-    """What a generator reports of a rollout that has ended."""
-    return _batch(key, "rl.rollout.sample", fields, time_ns, of)
+def sample(
+    key: ExperimentKey, time_ns: int, of: int = 0, at: int | None = None, **fields: Any
+) -> Batch:
+    """What a generator reports of a rollout that has ended, at a step."""
+    return _batch(key, "rl.rollout.sample", fields, time_ns, of, at)
 
 
 def _batch(
-    key: ExperimentKey, name: str, fields: Mapping[str, Value], time_ns: int, of: int
+    key: ExperimentKey,
+    name: str,
+    fields: Mapping[str, Value],
+    time_ns: int,
+    of: int,
+    at: int | None,
 ) -> Batch:
     resource: Mapping[str, Value] = {
         "rl.experiment.name": key.experiment,
@@ -41,15 +50,23 @@ def _batch(
         "rl.worker.index": of,
         "service.instance.id": f"generator-{of}",
     }
-    record = event(name, {}, fields, time_ns=time_ns)
+    attributes = {} if at is None else {"rl.loop.iteration": at}
+    record = event(name, attributes, fields, time_ns=time_ns)
     request = logs_request(record, resource=resource)
     return Batch(key, Signal.LOGS, request.SerializeToString(), time_ns)
 
 
 def write_rollouts(
-    directory: Path, key: ExperimentKey, some: Sequence[Mapping[str, Value]], now_ns: int
+    directory: Path,
+    key: ExperimentKey,
+    some: Sequence[Mapping[str, Value]],
+    now_ns: int,
+    table: str = "generator/samples",
 ) -> None:
-    """Add finished rollouts to the journal of a directory as a bridge does, each with its step."""
+    """Add finished rollouts to the journal of a directory as a bridge does, each with its step.
+
+    Without a table they are the bridge's own word on rollouts of lost workers.
+    """
     rollouts, state = Rollouts(), WorkerState("generator", "0")
     commits = []
     for at in range(0, len(some), _AT_ONCE):
@@ -59,7 +76,7 @@ def write_rollouts(
                 *(GENERATOR, "samples", step if isinstance(step, int) else None),
                 *(now_ns + place, fields, place),
             )
-            rollouts.finish(told, state, "generator/samples")
+            rollouts.finish(told, state, table)
         part = rollouts.take_finished(now_ns + at, 1 << 30)
         commits.append(Commit(key, [], 0, b"", added={Log.ROLLOUTS: part}))
     journal = SqliteJournal(directory)

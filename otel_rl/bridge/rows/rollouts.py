@@ -204,7 +204,7 @@ class Rollouts:
         progress_ns = _ns(sample.fields.get("progress_ns"), sample.time_ns)
         if known is not None and known.progress_ns > progress_ns:
             return
-        self._open[identity] = InFlight(
+        told = InFlight(
             *identity,
             worker.role,
             f"{worker.role}/{worker.label}",
@@ -218,7 +218,9 @@ class Rollouts:
             _name(sample.fields.get("group")),
             _text(sample.fields.get("prompt"))[: 2 * _MAX_NAME],
         )
-        self._has_changed = True
+        if told != known:  # a worker tells those without progress again and again
+            self._open[identity] = told
+            self._has_changed = True
 
     def finish(self, sample: TextSample, worker: WorkerState, table: str) -> None:
         """Take a finished one, or a further record of it."""

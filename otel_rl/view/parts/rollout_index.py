@@ -26,6 +26,7 @@ MAX_HEADS: Final = 300_000
 """Of all runs that are looked at: some 150 MB. Of a longer run, the newest are found."""
 
 _READING_S: Final = 0.5  # an answer is not held up for longer; the next one reads on
+_SEARCHES: Final = 4  # that go on, each of some 20 MB at most: as many readers may look at once
 _RECORDS: Final = 16  # that are read at once, up to some MB each
 
 _NUMBER: Final = re.compile(r"[\d.e+-]+|nan|inf|true|false|none")
@@ -38,13 +39,11 @@ class _Search:
     """What a search has found so far.
 
     Attributes:
-        text: What is looked for, in any case.
         searched: Parts that were searched.
         places: Of records with the text.
     """
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self) -> None:
         self.searched: set[int] = set()
         self.places: set[int] = set()
 
@@ -81,10 +80,11 @@ class RolloutIndex:
         self._heads: list[Head] = []
         self._numbers = array("q")
         self._further: dict[int, list[int]] = {}  # by number: records that add to it
+        self._overruled: set[int] = set()  # records of the bridge on what others tell better
         self._by_identity: dict[tuple[str, int], int] = {}  # the place of the newest
         self._parts: list[int] = []
         self._words: dict[str, str] = {}
-        self._search = _Search("")
+        self._searches: OrderedDict[str, _Search] = OrderedDict()  # the last one was asked for last
         self._entries: list[Entry] | None = None
         self.choices: dict[str, set[str]] = defaultdict(set)
         self.kept: object = None
@@ -131,9 +131,10 @@ class RolloutIndex:
 
         Goes on where the last call with the same text has stopped; the newest come first.
         """
-        if self._search.text != text:
-            self._search = _Search(text)
-        search = self._search
+        search = self._searches.setdefault(text, _Search())
+        self._searches.move_to_end(text)
+        if len(self._searches) > _SEARCHES:
+            self._searches.popitem(last=False)
         ends_s = time.monotonic() + _READING_S
         waiting: dict[int, list[int]] = defaultdict(list)
         for part in reversed(self._parts):
@@ -150,12 +151,13 @@ class RolloutIndex:
             if time.monotonic() > ends_s:
                 break
         workers = {name for name in self._words if "/" in name and text in name.casefold()}
+        places = search.places - self._overruled
         numbers = {
             number
             for number, head in zip(self._numbers, self._heads, strict=True)
-            if number in search.places
+            if number in places
             or (workers and head.worker in workers)
-            or not search.places.isdisjoint(self._further.get(number, ()))
+            or not places.isdisjoint(self._further.get(number, ()))
         }
         return numbers, 1.0 if left <= 0 else max(0.0, 0.999 - left / max(1, len(self._parts)))
 
@@ -163,7 +165,14 @@ class RolloutIndex:
         self, connection: Connection, run: str, numbers: Iterable[int]
     ) -> Mapping[int, Mapping[str, Any]]:
         """Return the fields of rollouts, of all their records, by their numbers."""
-        wanted = {number: [number, *self._further.get(number, ())] for number in numbers}
+        wanted = {
+            number: [
+                one
+                for one in (number, *self._further.get(number, ()))
+                if one not in self._overruled
+            ]
+            for number in numbers
+        }
         records: dict[int, set[int]] = defaultdict(set)
         for places in wanted.values():
             for place in places:
@@ -206,32 +215,46 @@ class RolloutIndex:
             self._leave_out(len(self._heads) - MAX_HEADS * 9 // 10)
 
     def _add(self, head: Head, number: int) -> None:
-        if head.id:
-            identity = head.id, head.attempt
-            place = self._by_identity.get(identity)
-            if place is not None and _is_same(self._heads[place], head):
-                joined = self._heads[place] = _joined(self._heads[place], head)
-                self.choices["outcome"].add(joined.outcome)
-                self.choices["environment"].add(joined.environment)
-                self._further.setdefault(self._numbers[place], []).append(number)
-                return
-            self._by_identity[identity] = len(self._heads)
-        word, choices = self._words.setdefault, self.choices
+        word = self._words.setdefault
         head.worker = word(head.worker, head.worker)
         head.group = word(head.group, head.group)
         head.beginning = word(head.beginning, head.beginning)
         head.table = word(head.table, head.table)
         head.outcome = word(head.outcome, head.outcome)
         head.environment = word(head.environment, head.environment)
-        choices["table"].add(head.table)
-        choices["outcome"].add(head.outcome)
-        choices["environment"].add(head.environment)
+        if head.id:
+            identity = head.id, head.attempt
+            place = self._by_identity.get(identity)
+            if place is not None and _is_same(self._heads[place], head):
+                self._join(place, head, number)
+                return
+            self._by_identity[identity] = len(self._heads)
+        self._choose(head)
         self._heads.append(head)
         self._numbers.append(number)
 
+    def _join(self, place: int, head: Head, number: int) -> None:
+        """Add a record to a rollout. The bridge's own word counts until there is another."""
+        known, first = self._heads[place], self._numbers[place]
+        if _is_of_bridge(head) and not _is_of_bridge(known):
+            return
+        further = self._further.setdefault(first, [])
+        if _is_of_bridge(known):
+            self._overruled.update((first, *further))
+        else:
+            head = _joined(known, head)
+        further.append(number)
+        self._heads[place] = head
+        self._choose(head)
+
+    def _choose(self, head: Head) -> None:
+        self.choices["table"].add(head.table)
+        self.choices["outcome"].add(head.outcome)
+        self.choices["environment"].add(head.environment)
+
     def _leave_out(self, oldest: int) -> None:
         for number in self._numbers[:oldest]:
-            self._further.pop(number, None)
+            self._overruled.difference_update((number, *self._further.pop(number, ())))
         del self._heads[:oldest], self._numbers[:oldest]
         self.left_out += oldest
         self._by_identity = {
@@ -282,12 +305,13 @@ def _is_same(known: Head, new: Head) -> bool:
     return known.answer == new.answer and known.step == new.step
 
 
+def _is_of_bridge(head: Head) -> bool:
+    """Return whether it is the bridge's own word on a rollout whose worker was lost."""
+    return not head.table
+
+
 def _joined(known: Head, new: Head) -> Head:
     """Return a head of both records: what the later one says counts."""
-    if not known.table:  # the bridge's own word on a rollout whose worker was lost
-        return new
-    if not new.table:
-        return known
     told = {
         name: value
         for name in ("reward", "advantage", "outcome", "reason", "environment", "group")

@@ -1,4 +1,4 @@
-"""Data of the page *Rollouts*: those in flight, and the finished ones of the whole run.
+"""Data of the page *Rollouts*: those in flight, and the finished ones that the journal keeps.
 
 A view is one page of what matches, found by the heads of ``RolloutIndex``; only what is shown is
 read with its texts.
@@ -36,6 +36,7 @@ _FROM_HEAD: Final = frozenset({"step", "worker"})
 """Columns that every sample has, in front and at the end."""
 
 _Sample = dict[str, Any]
+_Group = tuple[str, int | None]  # with the step
 
 
 class Order(StrEnum):
@@ -165,7 +166,7 @@ def in_flight(found: Found, index: RolloutIndex, now_ns: int) -> dict[str, Any]:
     if stalled is not None:
         oldest.remove(stalled)
         oldest.insert(0, stalled)
-    ended = _ended_by_group(index, open_)
+    ended = _ended_of_groups(index, open_)
     blocking = _blocking(open_, ended)
     quiet = [now_ns - _progress_ns(one) for one in open_]
     return {
@@ -185,7 +186,7 @@ def in_flight(found: Found, index: RolloutIndex, now_ns: int) -> dict[str, Any]:
                 "quiet_s": max(0.0, (now_ns - _progress_ns(one)) / _NS_PER_S),
                 "is_stalled": one is stalled and len(open_) > 1,
                 "is_blocking": one is blocking,
-                "group_ended": ended.get(one.group, 0),
+                "group_ended": ended.get(_group(one), 0),
             }
             for one in oldest[:_MOST_IN_FLIGHT]
         ],
@@ -200,31 +201,43 @@ def _progress_ns(one: InFlight) -> int:
     return one.progress_ns + one.shift_ns
 
 
-def _ended_by_group(index: RolloutIndex, open_: Sequence[InFlight]) -> Mapping[str, int]:
-    groups = {one.group for one in open_ if one.group}
-    ended: dict[str, int] = defaultdict(int)
-    if groups:
-        for one in index.entries():
-            if one.head.group in groups:
-                ended[one.head.group] += 1
+def _group(one: InFlight | Head) -> _Group:
+    return one.group, one.step
+
+
+def _ended_of_groups(index: RolloutIndex, open_: Sequence[InFlight]) -> Mapping[_Group, int]:
+    """Return how many of the groups that have open rollouts have ended.
+
+    A prompt comes again in each epoch: of rollouts without a step, those that ended before any of
+    the open ones began are of an earlier one.
+    """
+    begun_ns: dict[_Group, int] = {}
+    for one in open_:
+        if one.group:
+            begun_ns[_group(one)] = min(one.begun_ns, begun_ns.get(_group(one), one.begun_ns))
+    ended: dict[_Group, int] = defaultdict(int)
+    for _, head in index.entries() if begun_ns else ():
+        since_ns = begun_ns.get(_group(head))
+        if since_ns is not None and (head.step is not None or head.time_ns >= since_ns):
+            ended[_group(head)] += 1
     return ended
 
 
-def _blocking(open_: Sequence[InFlight], ended: Mapping[str, int]) -> InFlight | None:
+def _blocking(open_: Sequence[InFlight], ended: Mapping[_Group, int]) -> InFlight | None:
     """Return the rollout that the buffer waits for: without groups the oldest of the lowest step.
 
     A buffer that takes whole groups has most of the group already of which most have ended.
     """
     if len(open_) < 2:
         return None
-    left: dict[str, int] = defaultdict(int)
+    left: dict[_Group, int] = defaultdict(int)
     for one in open_:
-        left[one.group] += 1
+        left[_group(one)] += 1
 
     def rank(one: InFlight) -> tuple[float, float, int]:
-        done = ended.get(one.group, 0) if one.group else 0
+        done = ended.get(_group(one), 0)
         step = math.inf if one.step is None else one.step
-        return -done / (done + left[one.group]), step, _begun_ns(one)
+        return -done / (done + left[_group(one)]), step, _begun_ns(one)
 
     return min(open_, key=rank)
 

@@ -51,6 +51,7 @@
           <label class="row quiet">step<input type="number" id="step" min="0" placeholder="all steps" aria-label="Samples of the step" title="Samples of this step, or of the last one before it that has some" value=${step} onInput=${(event) => setStep(event.target.value)} /></label>
           <input type="search" id="search" placeholder="Find in samples" aria-label="Find in samples" value=${search} onInput=${(event) => setSearch(event.target.value)} />`}</div>
       ${prompt ? html`<p class="quiet">Only the answers to one prompt, over all steps. <button type="button" class="more" onClick=${() => setPrompt("")}>all prompts</button></p>` : null}
+      ${otelRl.report ? null : html`<p class="quiet" id="kept">Found are the finished rollouts that the journal has: the newest 256 MiB of a run, compressed.</p>`}
       ${found.left_out ? html`<p class="quiet">The oldest ${found.left_out.toLocaleString("en")} are in the journal, but not found here.</p>` : null}
       ${newer ? html`<button type="button" id="newer" class="newer" onClick=${show}>${newer} newer, show</button>` : null}
       ${opened && !otelRl.report ? html`<${Opened} key=${opened} run=${run} first=${opened} second=${beside} onclose=${() => { setOpened(""); setBeside(""); }} onprompt=${(one) => { setPrompt(one); setRows("prompt"); }} />` : null}

@@ -109,6 +109,20 @@ def test_rollouts_are_found_by(many: Looked, query: dict[str, str], numbers: set
     assert ids == [f"r{n}" for n in sorted(numbers, reverse=True)]
 
 
+def test_searches_of_several_readers_all_come_to_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout_index, "_READING_S", 0)
+    some: list[Mapping[str, Value]] = [{"id": f"{n}", "text": f"word {n}"} for n in range(3_000)]
+    write_rollouts(tmp_path, KEY, some, T0)
+    looked = Looked(tmp_path)
+    looked.get()
+    words = ("word 7", "word 8", "word 9", "word 10")
+    for _ in range(10):
+        found = [looked.ask(search=word) for word in words]
+    assert [one["read"] for one in found] == [1, 1, 1, 1]
+
+
 def test_the_same_prompt_over_steps(many: Looked) -> None:
     one = many.get("prompts")["prompts"][0]["prompt"]
     found = many.get("prompts", prompt=one)
@@ -135,6 +149,27 @@ def test_a_rollout_is_all_that_its_records_say(life: Life, tmp_path: Path) -> No
         "worker": "generator/0",
     }
     assert looked.get(outcome="masked")["matching"] == 1
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_the_bridge_said_of_a_lost_worker_gives_way_to_the_end(
+    tmp_path: Path, is_late: bool
+) -> None:
+    said: Mapping[str, Value] = {"id": "a", "outcome": "cancelled", "reason": "its worker ended"}
+    end: Mapping[str, Value] = {"id": "a", "completion": "c", "reward": 0.5}
+    first, second = [(end, "t"), (said, "")] if is_late else [(said, ""), (end, "t")]
+    write_rollouts(tmp_path, KEY, [first[0]], T0, first[1])
+    looked = Looked(tmp_path)
+    number = looked.get()["numbers"][0]
+    write_rollouts(tmp_path, KEY, [second[0]], T0 + S, second[1])
+    found = looked.get()
+    assert (found["all"], found["numbers"], found["tables"]) == (1, [number], ["t"])
+    fields = dict(looked.get("rollout", number=number)["fields"])
+    assert fields == {**end, "worker": "generator/0"}
+    assert looked.get(search="its worker ended")["matching"] == 0
+    assert looked.get(outcome="cancelled")["matching"] == 0
+    assert looked.get(table="t")["matching"] == 1
+    assert looked.get(search="c")["matching"] == 1
 
 
 def test_rows_of_a_data_set_are_no_rollouts_with_one_id(life: Life, tmp_path: Path) -> None:
@@ -249,6 +284,18 @@ def test_the_last_of_a_group_holds_up_the_buffer(life: Life, tmp_path: Path) -> 
     assert [(one["id"], one["group_ended"]) for one in told if one["is_blocking"]] == [("d", 1)]
 
 
+def test_a_group_waits_for_its_own_step_only(life: Life, tmp_path: Path) -> None:
+    for n in range(3):  # of the epoch before
+        life.take(sample(KEY, T0 + n, at=1, id=f"{n}", group="g"), now_ns=T0)
+        life.take(sample(KEY, T0 + n, id=f"no step {n}", group="h"), now_ns=T0)
+    for name, group, step in (("a", "g", 9), ("b", "g", 9), ("c", "h", None), ("d", "h", None)):
+        life.take(progress(KEY, T0 + S, at=step, id=name, group=group), now_ns=T0 + S)
+    life.take(sample(KEY, T0 + 2 * S, at=9, id="a", group="g"), now_ns=T0 + 2 * S)
+    life.take(sample(KEY, T0 + 2 * S, id="c", group="h"), now_ns=T0 + 2 * S)
+    told = Looked(tmp_path).get("in_flight")["rollouts"]
+    assert {one["id"]: one["group_ended"] for one in told} == {"b": 1, "d": 1}
+
+
 def test_progress_that_comes_after_the_end_revives_nothing(life: Life, tmp_path: Path) -> None:
     life.take(sample(KEY, T0 + 2 * S, id="a"), now_ns=T0 + S)
     life.take(progress(KEY, T0 + S, id="a"), now_ns=T0 + S)
@@ -269,6 +316,32 @@ def test_rollouts_of_a_lost_worker_end_as_cancelled(life: Life, tmp_path: Path) 
     assert looked.column("reason", outcome="cancelled") == [
         "its worker generator/0 ended in env_step"
     ]
+
+
+def test_a_rollout_of_a_worker_that_comes_back_comes_back(life: Life, tmp_path: Path) -> None:
+    told: dict[str, Any] = {"id": "a", "begun_ns": T0, "progress_ns": T0, "stage": "env_step"}
+    life.take(progress(KEY, T0, **told), now_ns=T0)
+    for second in range(1, 400):
+        life.take(sample(KEY, T0 + second * S, of=1, id=f"{second}"), now_ns=T0 + second * S)
+    looked = Looked(tmp_path, T0 + 410 * S)
+    assert looked.ids_in_flight() == []
+    life.take(progress(KEY, T0 + 400 * S, **told), now_ns=T0 + 400 * S)
+    (one,) = looked.get("in_flight")["rollouts"]
+    assert (one["id"], one["stage"], one["quiet_s"]) == ("a", "env_step", 410)
+
+
+def test_what_is_told_again_is_not_written_again() -> None:
+    rollouts = bridge_rollouts.Rollouts()
+    fields: Mapping[str, Value] = {
+        "id": "a",
+        "begun_ns": T0,
+        "progress_ns": T0,
+        "stage": "env_step",
+    }
+    for again in range(2):
+        one = TextSample(Worker("generator", "g"), "samples", 1, T0 + again, fields, again)
+        rollouts.progress(one, WorkerState("generator", "0"))
+        assert (rollouts.take_open(T0 + again) is None) == bool(again)
 
 
 def test_what_is_in_flight_outlives_a_bridge(tmp_path: Path) -> None:

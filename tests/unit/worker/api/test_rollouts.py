@@ -12,7 +12,7 @@ import pytest
 import otel_rl
 from otel_rl import lineage
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.rollouts import OPEN
+from otel_rl.worker.rollouts import OPEN, OpenRollout, OpenRollouts
 from otel_rl.worker.session import GUARD
 from tests.support.otlp_sink import Sink
 
@@ -50,12 +50,42 @@ def test_a_rollout_is_told_while_it_runs_with_its_phase_as_its_stage(started: Si
     assert second["progress_ns"] > first["progress_ns"] >= first["begun_ns"] == second["begun_ns"]
 
 
-def test_without_progress_there_is_no_further_event(started: Sink) -> None:
+def test_without_progress_there_is_no_further_event_for_a_while(
+    started: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("otel_rl.worker.rollouts.AGAIN_NS", 1 << 60)
     with lineage.rollout("17") as rollout:
         bodies(started, "progress")
         assert len(bodies(started, "progress")) == 1
         rollout.stage("turn 2")
         assert [one["stage"] for one in bodies(started, "progress")] == ["", "turn 2"]
+
+
+def test_a_rollout_without_progress_is_told_again(
+    started: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a receiver has one whose worker it took for lost, or whose record was lost."""
+    monkeypatch.setattr("otel_rl.worker.rollouts.AGAIN_NS", 0)
+    with lineage.rollout("17"):
+        bodies(started, "progress")
+        first, again = bodies(started, "progress")
+    assert first == again
+
+
+def test_open_rollouts_take_turns_whatever_the_others_do() -> None:
+    some = OpenRollouts()
+    hanging, *moving = [OpenRollout({"id": n}, None, "") for n in range(1_500)]
+    for one in (*moving, hanging):
+        some.add(one)
+    told: list[OpenRollout] = []
+    for export in range(3):
+        for one in (due := some.due(export)):
+            some.told(one, export)
+        told += due
+        for one in moving:
+            one.moved("on")
+    assert hanging in told
+    assert {*moving} <= {*told}
 
 
 def test_a_short_rollout_is_one_sample(started: Sink) -> None:
@@ -138,7 +168,7 @@ def test_a_forked_child_ends_no_rollout_of_its_parent(started: Sink) -> None:
         if pid == 0:
             try:
                 rollout.end(reward=1.0)
-                code = int(bool(OPEN.untold()))
+                code = int(bool(OPEN.due(1 << 62)))
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
