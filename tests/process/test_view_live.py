@@ -236,7 +236,7 @@ def test_what_is_typed_selected_and_chosen_stays_during_a_live_run(run: Run) -> 
 def test_samples_that_are_read_stay_and_newer_ones_are_counted(run: Run) -> None:
     browser = run.open("rollouts")
     rows = "[...document.querySelectorAll('#samples tbody tr')].map((one) => one.innerText)"
-    browser.wait(f"{rows}.length === 10")
+    browser.wait(f"{rows}.length === 12")
     browser.do(
         "const cell = document.querySelector('#samples tbody td');"
         "getSelection().selectAllChildren(cell);"
@@ -247,7 +247,7 @@ def test_samples_that_are_read_stay_and_newer_ones_are_counted(run: Run) -> None
     assert browser.get(rows) == before
     assert browser.get("getSelection().toString()") == chosen
     browser.do("document.querySelector('#newer').click()")
-    browser.wait(f"{rows}.length === 16")
+    browser.wait(f"{rows}.length === 18")
     assert browser.get("document.querySelector('#newer')") is None
     assert browser.complaints() == []
 

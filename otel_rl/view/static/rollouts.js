@@ -91,7 +91,7 @@
   function Samples({ found, first, places }) {
     const { columns, samples, numbers } = found;
     const isText = (column) => samples.some((sample) => typeof sample[column] === "string" && sample[column].length > 12);
-    return html`<div class="card scroll" id="samples" tabindex="0" role="region" aria-label="Samples"><table><thead><tr>${columns.map((column) => html`<th key=${column} scope="col">${column}</th>`)}${otelRl.report ? null : html`<th scope="col" aria-label="open"></th>`}</tr></thead>
+    return html`<div class="card scroll" id="samples" tabindex="0" role="region" aria-label="Samples"><table><thead><tr>${columns.map((column) => html`<th key=${column} scope="col">${column}</th>`)}${otelRl.report ? null : html`<td></td>`}</tr></thead>
       <tbody>${samples.map((sample, row) => html`<tr key=${numbers[row] ?? first + row}>${sample.map((value, column) => html`<td key=${column} class=${isText(column) ? "text" : null} dir="auto"><${Cell} value=${value} isMessages=${ANSWERS.includes(columns[column]) || columns[column] === "prompt"} /></td>`)}${otelRl.report ? null : html`<td><${Buttons} number=${numbers[row]} places=${places} /></td>`}</tr>`)}</tbody></table></div>`;
   }
 
