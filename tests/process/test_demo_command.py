@@ -41,6 +41,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "run grpo-demo/t" in done.err
     assert KILLED.search(done.err), done.err
     assert "crashed" not in done.err
+    assert "report.html" in done.err, done.err
     (report,) = re.findall(r"open (\S+/report.html)", done.err)
     assert "grpo-demo" in (directory / report).read_text()
     (directory / "console.txt").write_text(done.out)
