@@ -30,6 +30,7 @@ from otel_rl.semconv.names import (
 from otel_rl.semconv.spec import Instrument, Reduction
 from otel_rl.worker.api.trials import begin_trial, end_trial, trial
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.forks import Uncut
 from otel_rl.worker.identity import (
     NO_NAMES,
     WorkerNames,
@@ -51,6 +52,7 @@ __all__ = [
     "Rule",
     "Steps",
     "Table",
+    "Uncut",
     "WorkerNames",
     "after",
     "automatic",

@@ -15,10 +15,9 @@ from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import Any, Final, Self
 
-from otel_rl.integrations.adapter import guard, meter_of
+from otel_rl.integrations.adapter import Uncut, guard, meter_of
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import described
-from otel_rl.worker.forks import Uncut
 
 __all__ = ["MeasuredBuffer", "measured"]
 

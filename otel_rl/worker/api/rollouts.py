@@ -170,13 +170,14 @@ class rollout:  # noqa: N801  # reads as a statement: with rollout(id="17")
             sample: dict[str, object] = dict(entered.fields)
             if self._prompt is not None:
                 sample["prompt"] = self._prompt
-            if isinstance(fields, Mapping):
-                sample.update(fields)
-            elif fields is not None:
+            more: object = fields
+            if isinstance(more, Mapping):
+                sample.update(more)
+            elif more is not None:
                 session.GUARD.drop(
                     DropReason.BAD_SAMPLE,
                     "lineage.rollout: fields of an end must be a mapping "
-                    f"(got {type(fields).__name__}). They are dropped.",
+                    f"(got {type(more).__name__}). They are dropped.",
                 )
             given = {
                 "reward": reward,

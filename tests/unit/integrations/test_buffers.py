@@ -3,7 +3,9 @@
 import asyncio
 import copy
 import multiprocessing
+import os
 import queue
+import signal
 import threading
 from collections import deque
 from typing import Any, NamedTuple
@@ -218,6 +220,32 @@ def test_a_queue_between_processes_has_no_size_and_no_evictions(world: World) ->
     assert (found["writes"], found["reads"]) == (6, 1)
     assert not {"evictions", "size"} & set(found)
     plain.close()
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_uses_the_buffer_while_another_thread_does(world: World) -> None:
+    class Slow(deque[int]):
+        inside, go = threading.Event(), threading.Event()
+
+        def __len__(self) -> int:  # asked within the lock
+            if threading.current_thread() is not threading.main_thread():
+                self.inside.set()
+                self.go.wait(60)
+            return super().__len__()
+
+    buffer = measured(Slow())
+    writer = threading.Thread(target=buffer.append, args=(1,))
+    writer.start()
+    assert Slow.inside.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # ends a child that hangs
+        buffer.append(2)
+        os._exit(0)
+    Slow.go.set()
+    writer.join(60)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_samples_stay_and_own_methods_can_be_named(world: World) -> None:
