@@ -47,6 +47,7 @@ from otel_rl.worker.tensors import PLAIN
 
 __all__ = [
     "Dialect",
+    "DropReason",
     "Recorder",
     "Reduction",
     "Rule",

@@ -13,9 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, TypedDict
 
-from otel_rl.integrations.adapter import guard
+from otel_rl.integrations.adapter import DropReason, guard
 from otel_rl.semconv.outcomes import Outcome
-from otel_rl.worker.drops import DropReason
 
 __all__ = ["RolloutResult", "nemo_gym", "verifiers"]
 
