@@ -352,7 +352,7 @@ def total_steps(config: object) -> int | None:
     for part in parts:
         if isinstance(part, Mapping):
             named = {str(name).rpartition(".")[2]: value for name, value in part.items()}
-            if len(named.keys() & _TOTALS) > 1 or named.get(_INNER) == 1:
+            if named.get(_INNER) == 1 or named.get("max_steps") == -1:
                 named.pop(_INNER, None)
             told = [value for name, value in named.items() if name in _TOTALS]
             counts = {one for one in told if type(one) is int and one > 0}

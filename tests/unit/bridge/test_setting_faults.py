@@ -23,6 +23,7 @@ OF_THE_LIBRARY = re.compile(
 
 VALID: dict[str, object] = {
     "journal.url": "postgresql://localhost/x",
+    "notify.url": "https://chat.example.com/x",
     "tls.cert": "/cert",
     "tls.key": "/key",
     "tls.client_ca": "/ca",

@@ -90,6 +90,8 @@ def test_a_run_in_one_line(tmp_path: Path) -> None:
         ({"trainer.num_train_steps": 100}, 100),
         ({"max_steps": -1, "epochs": 3}, None),
         ({"max_steps": 100, "num_iterations": 16}, None),  # which one is it?
+        ({"max_steps": 500, "num_iterations": 1}, 500),  # updates of a batch, as in TRL
+        ({"max_steps": -1, "num_iterations": 2}, None),
         ({}, None),
     ],
 )

@@ -84,7 +84,7 @@ def test_the_public_names_are_these_ten() -> None:
     names = "finish flush init lineage log log_config log_samples phase step watch"
     assert otel_rl.__all__ == names.split()
     assert all(hasattr(otel_rl, name) for name in otel_rl.__all__)
-    of_lineage = "digest inject link link_weights read score signed stamp verify"
+    of_lineage = "digest inject link link_weights read rollout score signed stamp verify"
     assert otel_rl.lineage.__all__ == of_lineage.split()
 
 
