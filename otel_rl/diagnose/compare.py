@@ -29,7 +29,6 @@ __all__ = [
     "MEAN_TIME",
     "TIME_PER_STEP",
     "About",
-    "Axis",
     "Comparison",
     "Limit",
     "common_measures",
@@ -89,17 +88,6 @@ class About(StrEnum):
 
 AXES: Final = ("step", "time")
 """Names of axes that are no key."""
-
-
-class Axis(NamedTuple):
-    """What the ends of runs are aligned by, for learning.
-
-    Attributes:
-        name: ``step``, ``time`` for the time since the run's begin, or the key of a total, such as
-            that of tokens.
-    """
-
-    name: str = "step"
 
 
 class Comparison(NamedTuple):
@@ -193,7 +181,7 @@ def compared(
     before: Sequence[RunHistory],
     after: Sequence[RunHistory],
     *,
-    axis: Axis | None = None,
+    axis: str = "step",
     also: Sequence[str] = (),
 ) -> Sequence[Comparison]:
     """Compare two sides, each of one or more runs of the same program.
@@ -201,7 +189,8 @@ def compared(
     Args:
         before: Runs of the first side.
         after: Runs of the second side.
-        axis: By which the ends of learning are aligned; steps unless given.
+        axis: By which the ends of learning are aligned: ``step``, ``time`` for the time since the
+            run's begin, or the key of a total, such as that of tokens.
         also: Further keys to compare, besides times, rates and the usual signals of learning.
 
     Returns:
@@ -216,7 +205,7 @@ def compared(
             continue
         tracks = [[one[name][1] for one in side] for side in sides]
         one = (
-            _learned(name, tracks, [before, after], axis or Axis())
+            _learned(name, tracks, [before, after], axis)
             if about is About.LEARNING
             else _by_steps(name, about, tracks)
         )
@@ -302,7 +291,7 @@ def _learned(
     name: str,
     sides: Sequence[Sequence[Track]],
     histories: Sequence[Sequence[RunHistory]],
-    axis: Axis,
+    axis: str,
 ) -> Comparison | None:
     """Compare the end of the part of the axis that all runs have."""
     curves = [
@@ -334,13 +323,13 @@ def _learned(
     return Comparison(name, About.LEARNING, before, after, change, low, high)
 
 
-def _curve(track: Track, history: RunHistory, axis: Axis) -> Sequence[tuple[float, float]]:
+def _curve(track: Track, history: RunHistory, axis: str) -> Sequence[tuple[float, float]]:
     """Return the values of a series along an axis."""
-    if axis.name == "step":
+    if axis == "step":
         return [*zip(map(float, track.steps), track.values, strict=True)]
-    if axis.name == "time":
+    if axis == "time":
         return [*zip(track.times_s, track.values, strict=True)]
-    totals = _by_step(history.rows.get(axis.name, Track()).finite())
+    totals = _by_step(history.rows.get(axis, Track()).finite())
     return sorted(
         (totals[step], value)
         for step, value in zip(track.steps, track.values, strict=True)

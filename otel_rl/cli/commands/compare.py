@@ -12,7 +12,7 @@ from otel_rl.cli.find_run import FoundRun, Runs, take_directory
 from otel_rl.cli.options import FOUND, add_journal_options, settings_of
 from otel_rl.cli.standard_streams import say
 from otel_rl.cli.terminal import counted, progress
-from otel_rl.diagnose.compare import AXES, Axis, Comparison, Limit, common_measures, compared
+from otel_rl.diagnose.compare import AXES, Comparison, Limit, common_measures, compared
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
@@ -116,7 +116,7 @@ def command(arguments: argparse.Namespace) -> int:
     names = common_measures([*before.histories, *after.histories])
     limits = [limit._replace(name=_named(limit.name, names)) for limit in arguments.fail_on]
     keys = [*(_named(key, names) for key in arguments.metric), *(limit.name for limit in limits)]
-    axis = Axis(arguments.by if arguments.by in AXES else _named(arguments.by, names))
+    axis = arguments.by if arguments.by in AXES else _named(arguments.by, names)
     found = compared(before.histories, after.histories, axis=axis, also=keys)
     measured = {one.name: one for one in found}
     broken = [

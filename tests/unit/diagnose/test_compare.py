@@ -10,7 +10,6 @@ from otel_rl.diagnose.compare import (
     MEAN_TIME,
     TIME_PER_STEP,
     About,
-    Axis,
     Comparison,
     Limit,
     common_measures,
@@ -137,7 +136,7 @@ def test_learning_is_aligned_by_a_total() -> None:
         ]
 
     by_step = of_name(compared(side(1), side(2)), REWARD)
-    by_tokens = of_name(compared(side(1), side(2), axis=Axis("trainer/tokens")), REWARD)
+    by_tokens = of_name(compared(side(1), side(2), axis="trainer/tokens"), REWARD)
     assert not by_step.is_sure
     assert by_tokens.is_sure
     assert by_tokens.change == pytest.approx(-0.5, abs=0.05)
