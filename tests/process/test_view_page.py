@@ -77,6 +77,9 @@ class Viewed:
     def open(self, key: ExperimentKey, page: str) -> Browser:
         run = run_id(key.experiment, key.trial)
         self.browser.open(f"{self.url}#/run/{run}/{page}", page)
+        if page == "workers":  # words are there before the code of charts
+            heatmap = "document.querySelector('#heatmap')"
+            self.browser.wait(f"{heatmap} === null || {heatmap}.data?.length > 0")
         return self.browser
 
 
