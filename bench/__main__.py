@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 import otel_rl
+from bench.capacity import misses
 from bench.figures import HEADER, Figure, summary
 from bench.record import PUBLISHED, PartRecord, publish, record, write
 
@@ -87,6 +88,8 @@ def main() -> None:
                 publish({part: records[part]})
     every = [figure for one in records.values() for figure in one.figures]
     print(f"\n{summary(every)}; {time.monotonic() - begun_s:.0f} s; {options.out}")
+    if not options.tiny:
+        print(*(f"beyond the formula of capacity: {line}" for line in misses(records)), sep="\n")
     if failed:
         raise SystemExit(f"Not measured: {', '.join(failed)}.")
 

@@ -27,8 +27,6 @@ from pathlib import Path
 from otel_rl.demo.faults import Fault, Kind
 from otel_rl.demo.settings import DemoSettings
 
-__all__ = ["Case", "Verdict", "main", "summary"]
-
 CASE_FILE = "case.json"
 EXPERIMENT, TRIAL = "diagnose-bench", "case"
 DEMO_TIMEOUT_S = 600

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping
 from bench.figures import Figure, Limits
 from bench.record import PartRecord
 
-__all__ = ["listing"]
-
 
 def listing(parts: Mapping[str, PartRecord]) -> Iterator[str]:
     """Yield lines of Markdown: of each part its name, commit, date and load, and missed goals."""

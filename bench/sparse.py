@@ -36,7 +36,7 @@ from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.receive.journal_shares import JournalShares
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline, Storage
-from otel_rl.bridge.receive.tokens import AuthSettings, TokenShares
+from otel_rl.bridge.receive.tokens import TokenShares
 from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.run_id import run_id
@@ -154,7 +154,7 @@ def stages(workers: int, seconds: int, instruments: Instruments = GAUGES) -> Map
         spool, counters = Spool(journal), Counters()
         durable = DurableBatches(
             spool,
-            JournalShares(TokenShares(AuthSettings()), 1 << 30, spool.in_use, lambda _: ""),
+            JournalShares(TokenShares(()), 1 << 30, spool.in_use, lambda _: ""),
             counters,
             kept=lambda: None,
         )

@@ -25,8 +25,6 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.gauges import GaugeEncoder, Measured, Stream, pack_heartbeat
 from otel_rl.worker.otlp.requests import Intervals, RequestPacker, encode_resource, encode_scope
 
-__all__ = ["EXPERIMENT", "GAUGES", "MIXED", "SERIES", "Instruments", "S", "Worker", "traffic"]
-
 S = 1_000_000_000
 EXPERIMENT = "sparse"
 

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final
 
-__all__ = ["bar", "document", "text"]
-
 _STYLE: Final = (
     "text{font:13px system-ui,sans-serif;fill:#24292f}"
     ".small{font-size:11px;fill:#57606a}.title{font-weight:600}"

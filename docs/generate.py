@@ -26,12 +26,21 @@ from typing import Final
 from pydantic import BaseModel
 
 import otel_rl
+from bench import capacity
 from bench.chart import chart
 from bench.listing import listing
 from bench.record import read
 from otel_rl import errors
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.counters import Counter, Gauge, Outcome, Refusal, SampleDrop
+from otel_rl.bridge.counters import (
+    DELAY_BOUNDS_S,
+    Counter,
+    Delay,
+    Gauge,
+    Outcome,
+    Refusal,
+    SampleDrop,
+)
 from otel_rl.bridge.delivery.mlflow import MlflowSettings
 from otel_rl.bridge.delivery.trackio import TrackioSettings
 from otel_rl.bridge.delivery.wandb.account import WandbSettings
@@ -64,7 +73,6 @@ _ACTIONS: Final[Mapping[str, str]] = {
     "SlowSender": "Check the network, or let the sender make smaller batches.",
     "JournalLocked": "Stop the other process, or use another `--data`.",
     "JournalFull": "Free disk space, or raise `journal.max_bytes`.",
-    "ShareUsedUp": "Free disk space, or raise the token's `share`.",
     "JournalClosed": "Nothing needs to be done: senders retry.",
     "JournalUnavailable": "Check the server of `journal.url`.",
     "JournalGone": (
@@ -197,13 +205,17 @@ def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
 
 
 def counters() -> Iterator[str]:
-    """Every counter and gauge of the bridge, with the reasons of the counters."""
+    """Every counter, gauge and histogram of the bridge, with the reasons of the counters."""
     for counter in Counter:
         reasons = f" [Reasons](#{_section(counter.reasons).lower()})." if counter.reasons else ""
         yield _item(counter, counter.description + reasons)
     yield from ("", "Gauges:", "")
     for gauge in Gauge:
         yield _item(gauge, f"{gauge.description.removesuffix('.')}, `{gauge.unit}`.")
+    buckets = ", ".join(f"{bound:g}" for bound in DELAY_BOUNDS_S)
+    yield from ("", f"Histograms, in seconds, with buckets through {buckets}:", "")
+    for delay in Delay:
+        yield _item(delay, delay.description)
     for kind in _LONG_REASONS:
         yield from ("", f"### {kind.__name__}", "", _summary(kind), "")
         yield from _reasons(kind)
@@ -344,6 +356,7 @@ TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "exceptions": exceptions,
     "faults": faults,
     "missed goals": missed_goals,
+    "capacity": lambda: capacity.table(read(DOCS / "bench.json")),
     "required metrics": required_metrics,
 }
 """Tables by the name in a page's mark."""

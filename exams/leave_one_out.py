@@ -31,8 +31,6 @@ from otel_rl.diagnose import engine
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Diagnosis
 
-__all__ = ["Changed", "main"]
-
 Detector = Callable[[RunHistory], Iterable[Cause]]
 
 ALL: Final[Sequence[Detector]] = engine.DETECTORS

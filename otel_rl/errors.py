@@ -13,7 +13,6 @@
   * JournalError           the bridge's own database
     * JournalLocked          another process has it open
     * JournalFull            no room: HTTP 503, gRPC UNAVAILABLE, the sender retries
-      * ShareUsedUp            of one tenant's share; others have theirs
     * JournalClosed          the bridge is stopping: HTTP 503, gRPC UNAVAILABLE
     * JournalUnavailable     the database is unreachable: HTTP 503, gRPC UNAVAILABLE
     * JournalGone            removed or replaced under the bridge: HTTP 503, gRPC UNAVAILABLE
@@ -22,6 +21,7 @@
     * TrackerUnavailable     the same rows may be retried later
     * TrackerRejected        refused until an operator acts
       * RunDiverged            the tracker's run has rows of another writer
+      * NoTeam                 the run is of no team of the bridge
 """
 
 from otel_rl.extras import how_to_install
@@ -37,13 +37,13 @@ __all__ = [
     "LeaseLost",
     "MalformedRequest",
     "MissingExtra",
+    "NoTeam",
     "OtelRLError",
     "Overloaded",
     "ReceiveError",
     "RequestError",
     "RequestTooLarge",
     "RunDiverged",
-    "ShareUsedUp",
     "SlowSender",
     "TrackerError",
     "TrackerRejected",
@@ -71,16 +71,16 @@ class OtelRLError(Exception):
 
 
 class ConfigError(OtelRLError):
-    """A setting or an argument of ``init`` is wrong. Raised at start."""
+    """A setting or an argument of ``init`` is wrong. Raised at start only."""
 
 
 class MissingExtra(ConfigError):
-    """An extra is not installed.
+    """A library of an extra is not installed.
 
     Args:
-        what: What needs it, at the beginning of a sentence.
-        library: The name that is imported.
-        extra: Brings the library.
+        what: What needs the library, as the beginning of a sentence.
+        library: Name under which the library is imported.
+        extra: Extra that brings the library.
     """
 
     def __init__(self, what: str, library: str, extra: str) -> None:
@@ -91,7 +91,7 @@ class MissingExtra(ConfigError):
 
 
 class RequestError(OtelRLError):
-    """The request is refused for good."""
+    """The request is refused for good; the sender should not repeat it."""
 
 
 class MalformedRequest(RequestError):
@@ -99,11 +99,11 @@ class MalformedRequest(RequestError):
 
 
 class RequestTooLarge(RequestError):
-    """Too many bytes, decompressed, or parts."""
+    """The request has too many bytes, decompressed, or too many parts."""
 
 
 class Unauthenticated(RequestError):
-    """No valid bearer token."""
+    """The request has no valid bearer token."""
 
 
 class ReceiveError(OtelRLError):
@@ -111,7 +111,7 @@ class ReceiveError(OtelRLError):
 
 
 class Overloaded(ReceiveError):
-    """Too many bytes in flight."""
+    """Too many bytes of requests are in flight."""
 
 
 class SlowSender(ReceiveError):
@@ -127,11 +127,7 @@ class JournalLocked(JournalError):
 
 
 class JournalFull(JournalError):
-    """No room for the batch. Nothing was written; the sender should retry."""
-
-
-class ShareUsedUp(JournalFull):
-    """No room in the tenant's share. Nothing was written; other tenants go on."""
+    """There is no room for the batch. Nothing was written; the sender should retry."""
 
 
 class JournalClosed(JournalError):
@@ -159,8 +155,18 @@ class TrackerUnavailable(TrackerError):
 
 
 class TrackerRejected(TrackerError):
-    """The tracker refuses the rows until an operator acts. Rows are kept."""
+    """The tracker refuses the rows until an operator acts. The rows are kept."""
 
 
 class RunDiverged(TrackerRejected):
-    """The tracker's run has rows of another writer. It is not written until a restart."""
+    """The tracker's run has rows of another writer. The run is not written until a restart."""
+
+
+class NoTeam(TrackerRejected):
+    """The bridge has teams, and the run belongs to none: its rows go to nobody's account."""
+
+    def __init__(self, experiment: str) -> None:
+        super().__init__(
+            f"No team has the experiment {experiment!r}.",
+            hint="Name it in `experiments` of a team, or delete the run.",
+        )

@@ -1,10 +1,8 @@
-"""Names the packages of an extra, for messages about what is not installed."""
+"""Names the packages of an extra for messages about a missing library."""
 
 import re
 import shlex
 from collections.abc import Mapping
-
-__all__ = ["how_to_install"]
 
 _OWN = "otel-rl"
 _REQUIREMENT = re.compile(r"([^;]+?)\s*;.*\bextra\s*==\s*['\"]([\w-]+)['\"]")
@@ -12,10 +10,10 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 def how_to_install(extra: str) -> str:
-    """Return a shell command that installs what an extra needs and this environment lacks.
+    """Return a shell command that installs the packages that an extra needs and that are missing.
 
-    It names the packages themselves. otel_rl was installed from a checkout or a wheel: an index
-    does not have it, or somebody else's package of that name.
+    The command names the packages themselves. otel_rl was installed from a checkout or a wheel: an
+    index does not have it, or has somebody else's package of that name.
     """
     needed = _needed(extra)
     if not needed:  # a source folder on the path
@@ -27,7 +25,6 @@ def how_to_install(extra: str) -> str:
 
 
 def _needed(extra: str) -> Mapping[str, str]:
-    """Return the requirements of an extra by the names of the packages."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:

@@ -1,23 +1,21 @@
-"""Time of an allocation, divided into the four parts of goodput. ADR 23."""
+"""Time of an allocation, divided into the four parts of goodput (ADR 23)."""
 
 from collections.abc import Mapping
 from math import fsum
 from typing import Final, NamedTuple
 
-__all__ = ["Spent", "as_json", "duration", "in_words"]
-
 _UNITS: Final = ((7_200.0, 3_600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
 
 
 class Spent(NamedTuple):
-    """Worker seconds. Their sum is the wall time of the allocation.
+    """Worker seconds by part. The parts add up to the wall time of the allocation.
 
     Attributes:
-        productive_s: Work whose result was kept.
-        overhead_s: Weights, copies, checkpoints, loading, start-up.
-        idle_s: Waiting, down, or nothing reported.
-        wasted_s: Work whose result was thrown away, and what work took beyond the pace of the run's
-            best window.
+        productive_s: Seconds of work whose result was kept.
+        overhead_s: Seconds for weights, copies, checkpoints, loading and start-up.
+        idle_s: Seconds of waiting, of being down, or without any report.
+        wasted_s: Seconds of work whose result was thrown away, and the time that work took beyond
+            the pace of the run's best window.
     """
 
     productive_s: float
@@ -27,7 +25,7 @@ class Spent(NamedTuple):
 
     @property
     def wall_s(self) -> float:
-        """Return all of it."""
+        """Return the sum of all parts."""
         return fsum(self)
 
     @property
@@ -37,7 +35,7 @@ class Spent(NamedTuple):
 
 
 def in_words(spent: Mapping[str, Spent]) -> str:
-    """Return the goodput of a run as one line; empty if none is known.
+    """Return the goodput of a run as one line; empty if no goodput is known.
 
     Args:
         spent: Time of each role with work, and of the run, whose role is empty.
@@ -56,7 +54,7 @@ def in_words(spent: Mapping[str, Spent]) -> str:
 
 
 def as_json(spent: Mapping[str, Spent]) -> Mapping[str, Mapping[str, float]]:
-    """Return seconds by role and part; the run's role is empty."""
+    """Return the seconds by role and part; the run's role is empty."""
     return {
         role: {name: round(seconds, 3) for name, seconds in of._asdict().items()}
         for role, of in spent.items()
@@ -64,7 +62,7 @@ def as_json(spent: Mapping[str, Spent]) -> Mapping[str, Mapping[str, float]]:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in words, in hours, minutes or seconds."""
+    """Return a duration in words, in hours, minutes or seconds."""
     for at_least_s, unit_s, name in _UNITS:
         if seconds >= at_least_s:
             return f"{seconds / unit_s:.3g} {name}"

@@ -1,7 +1,7 @@
 """The inbox of a run: files by which its workers reach a bridge on the same host without a port.
 
 A worker appends its OTLP requests to segments of its own; one bridge reads the segments of all
-workers, and deletes each that it has taken wholly. Below the directory of a run is
+workers, and deletes each segment that it has taken wholly. The directory of a run has
 
     inbox/WORKER.lock              locked by the worker for as long as it lives
     inbox/WORKER.000001.otlp       its requests, in segments of about 16 MiB
@@ -12,14 +12,14 @@ workers, and deletes each that it has taken wholly. Below the directory of a run
 
 A segment begins with ``HEAD``. Each record is a header of three little-endian numbers and a body,
 the OTLP request: length of the body (4 bytes), signal (1 byte, its place in ``SIGNALS`` from 1) and
-CRC-32 of both (4 bytes). A record is written by one call, so only the last one of a killed
+CRC-32 of both (4 bytes). A record is written by one call, so only the last record of a killed
 worker can be torn: nobody was told that it is kept.
 
-The lock of a worker is there, and held, before its first segment, and removed after a clean end. A
-lock that is there and free is that of a killed worker. Locks are of the kind ``lockf``: a forked
-child does not keep that of its parent, and a process loses one when it closes *any* descriptor of
-the file, so that nothing but the lock may open it. Nothing is forced to the disk: what is written
-survives the death of the process, but not that of the machine.
+The lock of a worker exists and is held before the worker's first segment is written, and is removed
+after a clean end. A lock that exists and is free belongs to a killed worker. Locks are of the kind
+``lockf``: a forked child does not keep the lock of its parent, and a process loses a lock when it
+closes *any* descriptor of the file, so that nothing but the lock may open it. Nothing is forced to
+the disk: written requests survive the death of the process, but not that of the machine.
 """
 
 import fcntl
@@ -32,30 +32,6 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from otel_rl.signals import Signal
-
-__all__ = [
-    "BRIDGE_LOCK",
-    "BRIDGE_STARTING",
-    "DATA_DIRECTORY",
-    "HEAD",
-    "INBOX",
-    "LOCK",
-    "LOG_FILE",
-    "SEGMENT",
-    "SEGMENT_BYTES",
-    "WANTED",
-    "BrokenSegment",
-    "InboxPlace",
-    "Lock",
-    "Record",
-    "bytes_in",
-    "inboxes_below",
-    "is_held",
-    "make_inbox",
-    "record",
-    "records",
-    "segments",
-]
 
 DATA_DIRECTORY: Final = ".otel_rl"
 """Of journals and inboxes, in the working directory, unless another one is named."""
@@ -83,11 +59,10 @@ _OWNER_ONLY: Final = 0o600
 
 
 class InboxPlace(NamedTuple):
-    """Where the requests of a worker go.
+    """Place to which a worker writes its requests.
 
     Attributes:
-        run: Directory of the run.
-        has_bridge: Whether a bridge on this host reads them while the run goes on.
+        has_bridge: Whether a bridge on this host reads the requests while the run goes on.
     """
 
     run: Path
@@ -95,16 +70,15 @@ class InboxPlace(NamedTuple):
 
 
 class BrokenSegment(Exception):
-    """What comes next is no record, and was never one."""
+    """The next bytes are not a record, and never were one."""
 
 
 class Record(NamedTuple):
-    """One request.
+    """One request in a segment.
 
     Attributes:
-        signal: Its signal.
         body: The request, as protobuf.
-        end: Position behind it in the segment.
+        end: Position behind the record in the segment.
     """
 
     signal: Signal
@@ -122,13 +96,12 @@ def records(segment: Path, begin: int, at_most: int) -> Iterator[Record]:
     """Yield the whole records of a segment from a position on.
 
     Args:
-        segment: The file.
-        begin: 0, or the end of a record.
-        at_most: Bytes to read, but at least one record.
+        begin: Position of the first record: 0, or the end of a record.
+        at_most: Number of bytes to read; at least one record is read.
 
     Raises:
-        FileNotFoundError: It was removed.
-        BrokenSegment: The next record is not what was written.
+        FileNotFoundError: The segment was removed.
+        BrokenSegment: The bytes of the next record are not what was written.
     """
     with segment.open("rb") as file:
         if not begin:
@@ -155,13 +128,14 @@ def records(segment: Path, begin: int, at_most: int) -> Iterator[Record]:
 
 
 class Lock:
-    """A lock that the kernel lets go of when this process dies.
+    """A lock that the kernel releases when this process dies.
 
     Args:
-        path: Of its file, which is made for its owner alone. Nothing else may open it here.
+        path: Path of the lock's file, which is made for its owner alone. No other code may open it
+            in this process.
 
     Raises:
-        OSError: Another process holds it (``BlockingIOError``), or the file cannot be made.
+        OSError: Another process holds the lock (``BlockingIOError``), or the file cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
@@ -179,14 +153,14 @@ class Lock:
         os.pwrite(self._descriptor, text.encode(), 0)
 
     def close(self) -> None:
-        """Let go of the lock; its file stays."""
+        """Release the lock; its file stays."""
         os.close(self._descriptor)
 
 
 def is_held(path: Path) -> bool | None:
-    """Return whether another process holds a lock; None if there is no file of it (any more).
+    """Return whether another process holds a lock; None if the lock's file does not exist.
 
-    A moment's shared lock finds that out, so that those who ask do not hinder each other.
+    A momentary shared lock finds that out, so that several callers do not hinder each other.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -206,7 +180,7 @@ def make_inbox(run: Path) -> Path:
     """Make the inbox of a run, with the directories above it, for their owner alone.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The inbox cannot be made.
     """
     inbox = run / INBOX
     missing = [path for path in (inbox, *inbox.parents) if not path.exists()]
@@ -222,7 +196,7 @@ def make_inbox(run: Path) -> Path:
 
 
 def segments(inbox: Path) -> dict[str, list[Path]]:
-    """Return the segments by the name of their worker, in the order in which they were begun."""
+    """Return the segments by the name of their worker, oldest first."""
     found: dict[str, list[Path]] = {}
     with suppress(FileNotFoundError):
         for path in sorted(inbox.iterdir()):
@@ -238,7 +212,7 @@ def inboxes_below(directory: Path) -> list[Path]:
 
 
 def bytes_in(inbox: Path) -> int:
-    """Return the size of all segments, of those at least that can be seen now."""
+    """Return the size of all segments; segments that vanish meanwhile do not count."""
     size = 0
     with suppress(OSError), os.scandir(inbox) as entries:
         for entry in entries:

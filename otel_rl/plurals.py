@@ -1,6 +1,4 @@
-"""Numbers of things, in words."""
-
-__all__ = ["many"]
+"""Counts of things, in words."""
 
 
 def many(count: int, noun: str) -> str:

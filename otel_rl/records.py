@@ -100,11 +100,11 @@ class ExperimentKey(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Name of the run in a tracker: the experiment alone if the trial is the default."""
+        """Return the run's name in a tracker: the experiment alone if the trial is the default."""
         return self.experiment if self.trial == "default" else str(self)
 
     def numbered(self) -> "Iterator[ExperimentKey]":
-        """Yield this run, and then runs with a number behind the trial's name, without an end."""
+        """Yield this run, then endlessly runs with a number behind the trial's name."""
         yield self
         for number in count(2):
             end = f"-{number}"
@@ -116,13 +116,14 @@ class Batch:
     """Content of one accepted OTLP export request for one experiment: the unit of the spool.
 
     Attributes:
-        experiment: Owner, so that experiments wait, fail and are removed independently.
-        signal: Selects the protobuf type of ``payload``.
+        experiment: Run that owns the batch, so that experiments wait, fail and are removed
+            independently.
+        signal: Signal, which selects the protobuf type of ``payload``.
         payload: ``Export{Metrics,Trace,Logs}ServiceRequest`` as protobuf, uncompressed, parsed once
             and without the refused parts, so that the spool holds nothing malformed.
-        received_ns: By the bridge's clock.
-        columns: Its metrics as they were read on receipt, see ``ResourceReading``; empty if they
-            are to be read from the payload.
+        received_ns: Arrival of the request, by the bridge's clock.
+        columns: Metrics of the batch as they were read on receipt, see ``ResourceReading``; empty
+            if they must be read from the payload.
     """
 
     experiment: ExperimentKey
@@ -160,7 +161,7 @@ class Series:
         attributes: Sorted pairs without the step, so that equal series compare and hash equal. The
             run shows them as text: the integer 1 and the text "1" are the same here.
         reduction: The reduction that the sender requested, or None for the registry's.
-        instrument: Kind of its points.
+        instrument: Kind of the series' points.
         scope: Name, version and attributes of the instrumentation scope, as one text.
         typed: (name, unambiguous spelling of the value) of each non-text attribute, so that two
             series whose values only look alike have separate totals; and pairs that were folded.
@@ -205,15 +206,15 @@ class Series:
 
 
 class Covered(NamedTuple):
-    """Time that a point covers; identifies the point when it is sent again.
+    """Time that a point covers, which identifies the point when it is sent again.
 
     The points of a series with a ``start_ns`` tile time: a point inside accepted time is a
-    repetition, however a collector split the requests. A point without one is identified by
+    repetition, however a collector split the requests. A point without a start is identified by
     ``end_ns`` alone.
 
     Attributes:
-        start_ns: Exclusive; 0 if the sender does not define it.
-        end_ns: Inclusive; the point's own time.
+        start_ns: Start of the covered time, exclusive; 0 if the sender does not define it.
+        end_ns: End of the covered time, inclusive: the point's own time.
     """
 
     start_ns: int
@@ -224,20 +225,19 @@ class Covered(NamedTuple):
 class Measurements:
     """Measurements of one gauge series, in the order in which they were made.
 
-    The three sequences have one length, n >= 1, and are never changed. The class is not frozen
-    because there is one for each measurement of a run with many workers, and a frozen one takes
-    thrice as long.
+    The three sequences have the same length n >= 1, and are never changed. The class is not frozen
+    because there is one object for each measurement of a run with many workers, and a frozen one
+    takes thrice as long.
 
     Attributes:
-        series: Identity.
-        times_ns: Time of each measurement.
         values: NaN and infinities are kept: a diverged loss is a finding, not bad input.
         steps: Step of each measurement, None for a time-driven one.
-        covers: Identifies the point within the series, see ``Covered``; None if each measurement is
-            identified by its own time and step.
-        told_since_ns: Not None if the sender repeats the last value of a step in every export, at
-            the export's time, as stock SDKs do: only a changed value is a new measurement then. It
-            is the start that the sender gives, 0 for none, and separates processes of one name.
+        covers: Key that identifies the point within the series, see ``Covered``; None if each
+            measurement is identified by its own time and step.
+        told_since_ns: None unless the sender repeats the last value of a step in every export, at
+            the export's time, as stock SDKs do: then only a changed value is a new measurement. The
+            number is the start that the sender gives, 0 for none, and separates processes of one
+            name.
     """
 
     series: Series
@@ -256,14 +256,13 @@ class Temporality(StrEnum):
 
 
 class Buckets(Sequence[tuple[float, float, int]]):
-    """Buckets of a histogram: those with a count, as (lower bound, upper bound, count).
+    """Buckets of a histogram that have a count, as (lower bound, upper bound, count).
 
-    The points of a series nearly always have one layout. It is one object then, and what is new in
-    them is a difference of columns.
+    The points of a series nearly always have the same layout. The layout is then one object, and
+    the increment between two points is a difference of columns.
 
     Attributes:
-        layout: Lower and upper bound of each bucket, of the empty ones too.
-        counts: Of each.
+        layout: Lower and upper bound of each bucket, including empty ones.
     """
 
     __slots__ = ("counts", "layout")
@@ -274,7 +273,7 @@ class Buckets(Sequence[tuple[float, float, int]]):
 
     @classmethod
     def of(cls, buckets: Iterable[tuple[float, float, int]]) -> "Buckets":
-        """Return these buckets."""
+        """Return the buckets given one by one, as (lower bound, upper bound, count)."""
         known = [*buckets]
         return cls(tuple([one[:2] for one in known]), [n for _, _, n in known])
 
@@ -308,15 +307,16 @@ class SumPoint:
     """One point of a counter or up-down counter, as sent.
 
     Attributes:
-        series: Identity.
         start_ns: Start of the counted interval, 0 if unknown.
         time_ns: End of the counted interval.
-        value: Since ``start_ns``.
+        value: Amount counted since ``start_ns``.
         temporality: DELTA if ``start_ns`` moves with each point.
         covers: See ``Measurements``; None if a repetition cannot be detected.
         step: The step, removed from the attributes. A stock SDK counts each step separately.
-        is_share: Whether it is a step's share of counts that are in other points, too (ADR 0015).
-        is_scraped: Whether a Collector has scraped it, of a process that may be older than the run.
+        is_share: Whether the point is a step's share of counts that other points have, too (ADR
+            0015).
+        is_scraped: Whether a Collector has scraped the point from a process that may be older than
+            the run.
     """
 
     series: Series
@@ -339,7 +339,6 @@ class HistogramPoint:
     computed.
 
     Attributes:
-        series: Identity.
         start_ns: Start of the counted interval, 0 if unknown.
         time_ns: End of the counted interval.
         temporality: DELTA if ``start_ns`` moves with each point.
@@ -347,11 +346,11 @@ class HistogramPoint:
         total: Sum of the measurements, or None if not reported.
         minimum: Smallest measurement, or None if not reported.
         maximum: Largest measurement, or None if not reported.
-        buckets: Ascending and disjoint.
+        buckets: Buckets, ascending and disjoint.
         covers: See ``Measurements``; None if a repetition cannot be detected.
         step: See ``SumPoint``.
-        bounds: Limits of all measurements, where known. Wider than the extremes where a cumulative
-            point was converted to a difference.
+        bounds: Limits of all measurements, where known. They are wider than the extremes where a
+            cumulative point was converted to a difference.
         is_share: See ``SumPoint``.
     """
 
@@ -376,11 +375,9 @@ class SummaryPoint:
     """One point of a Prometheus-style summary: quantiles that cannot be merged.
 
     Attributes:
-        series: Identity.
-        time_ns: When it was taken.
         count: Number of measurements since the process started.
-        total: Their sum.
-        quantiles: (quantile in 0..1, value).
+        total: Sum of the measurements.
+        quantiles: Quantiles as (quantile in 0..1, value).
         covers: See ``Measurements``; None if a repetition cannot be detected.
         step: See ``SumPoint``.
         start_ns: See ``SumPoint``.
@@ -403,16 +400,16 @@ Point = Measurements | SumPoint | HistogramPoint | SummaryPoint
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Export of one worker: renews its lease and advances its watermark.
+    """Export of one worker, which renews its lease and advances its watermark.
 
     Attributes:
-        worker: The exporting worker.
         time_ns: All records up to this time are in this export or an earlier one; 0 if the export
             does not define it.
         sends_exit_report: True if the worker announces its orderly end.
-        has_work: True if spans of it have a step or a phase: not those of a process that starts.
-        host: Of the worker; empty if it is unknown.
-        pid: Of the worker's process there; None if it is unknown.
+        has_work: Whether spans of the export have a step or a phase; those of a starting process
+            have none.
+        host: Host of the worker; empty if it is unknown.
+        pid: Process id of the worker on its host; None if it is unknown.
     """
 
     worker: Worker
@@ -425,23 +422,22 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
-    """Span, with the fields that a diagnosis needs.
+    """A span, with the fields that a diagnosis needs.
 
     Attributes:
-        span_id: 16 bytes of the trace and 8 of the span: unique in a run.
-        parent_id: Like ``span_id``; None for a root. The parent may belong to another process, and
-            may have ended before the span began.
-        links: Like ``span_id``, of spans of any process whose output this span uses.
-        role: Role of the worker.
-        worker: Unique to the process.
+        span_id: 16 bytes of the trace id and 8 of the span id: unique in a run.
+        parent_id: Id of the parent, like ``span_id``; None for a root. The parent may belong to
+            another process, and may have ended before the span began.
+        links: Ids, like ``span_id``, of spans of any process whose output this span uses.
+        worker: Instance of the worker, unique to the process.
         host: Host of the clock that the times refer to.
-        start_ns: By that clock.
-        end_ns: By that clock; not before ``start_ns``.
-        name: The span's own.
+        start_ns: Start of the span, by that clock.
+        end_ns: End of the span, by that clock; not before ``start_ns``.
+        name: The span's own name.
         phase: ``rl.phase``; empty if the span is no phase.
         phase_class: ``rl.phase_class``; empty if the span is no phase.
         step: The span's training step, if it has one.
-        failed: True if its status is an error.
+        failed: Whether the span's status is an error.
     """
 
     span_id: bytes
@@ -460,7 +456,7 @@ class SpanRecord:
 
     @property
     def is_wait(self) -> bool:
-        """True if another process decides, at least in part, when the span ends."""
+        """Return whether another process decides, at least in part, when the span ends."""
         return self.phase_class in AWAITING
 
 
@@ -491,12 +487,10 @@ class TextSample:
     """One sample of a table of rollouts.
 
     Attributes:
-        worker: The reporting worker.
-        table: Name of the table.
         step: The sample's step, None for a time-driven one.
-        time_ns: When it was reported.
-        fields: In the sender's order, e.g. prompt, completion and reward.
-        digest: Of 63 bits; unique in the run together with ``time_ns``.
+        time_ns: Time at which the sample was reported.
+        fields: Fields in the sender's order, e.g. prompt, completion and reward.
+        digest: Digest of 63 bits; unique in the run together with ``time_ns``.
     """
 
     worker: Worker
@@ -508,32 +502,31 @@ class TextSample:
 
     @property
     def is_console(self) -> bool:
-        """True for lines of a worker's console."""
+        """Return whether the sample holds lines of a worker's console."""
         return self.table == CONSOLE and self.fields.keys() == {LOG_IOSTREAM, "text"}
 
     @property
     def is_progress(self) -> bool:
-        """True for the progress of a rollout that has not ended."""
+        """Return whether the sample is the progress of a rollout that has not ended."""
         return self.table == PROGRESS
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Command, code and machine of one process; what is not known is empty.
+    """Command, code and machine of one process; unknown fields are empty.
 
     Attributes:
-        role: Of the worker.
-        index: Of the worker; -1 if it has none.
-        host: Name of its machine.
+        index: Index of the worker; -1 if it has none.
+        host: Name of the process's machine.
         command: Program and arguments, without secrets.
         executable: Path of the interpreter.
         runtime: Version of the interpreter.
         system: Name and version of the operating system.
-        commit: Of the working tree that the program is in.
-        repository: URL of its remote.
+        commit: Commit of the working tree that the program is in.
+        repository: URL of the working tree's remote.
         diff: Difference of the working tree to the commit.
         packages: ``name==version``, sorted.
-        time_ns: When the process started to report.
+        time_ns: Time at which the process started to report.
     """
 
     role: str = ""
@@ -559,16 +552,15 @@ class Announcement:
         status: RUNNING at each start of a process, else the final status of the experiment.
         config: Hyper-parameters.
         notes: Free text.
-        tags: Of the run.
-        group: Of the run, in the tracker.
-        job_type: Of the run, in the tracker.
-        provenance: Of the process.
+        group: Group of the run in the tracker.
+        job_type: Job type of the run in the tracker.
+        provenance: Provenance of the process.
         defaults: Hyper-parameters that hold where no announcement has the key in its config.
-        project: Of the tracker; the first one named counts, as for the next two.
-        entity: Account or team of the tracker.
+        project: Project in the tracker; the first one named counts, as for ``entity`` and ``mode``.
+        entity: Account or team at the tracker.
         mode: ``online``, ``offline`` or another word.
-        name: Of the run, in the tracker.
-        own_run: See ``Description``; the first path holds.
+        name: Name of the run in the tracker.
+        own_run: See ``Description``; the first path counts.
     """
 
     time_ns: int
@@ -593,12 +585,11 @@ class Departure:
 
     Attributes:
         worker: The process that ends.
-        time_ns: Time of the end.
-        failed: True if an error ends it.
+        failed: Whether an error ends the process.
         error: Type of the error; empty if it is unknown.
-        message: Of the error, without secrets.
-        step: The step that the error has ended; None if it is unknown.
-        has_ended: False for an error that has ended a step only, after which a process may go on.
+        message: Text of the error, without secrets.
+        step: Step that the error has ended; None if it is unknown.
+        has_ended: False for an error that has only ended a step, after which the process may go on.
     """
 
     worker: Worker
@@ -612,19 +603,21 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailure:
-    """Failure of one process: it ended by an error, or without an exit report.
+    """Failure of one process, which ended by an error or without an exit report.
 
     Attributes:
         worker: ``<role>/<index>``.
-        time_ns: Its end; without an exit report, its last progress.
-        error: Type of the error, empty if it is unknown; None without an exit report. Of a command
+        time_ns: Time of the process's end; without an exit report, of its last progress.
+        error: Type of the error, empty if it is unknown; None without an exit report. For a command
             that was asked to end, the signal.
-        message: Of the error, without secrets.
-        step: The step that the error has ended, else the last one known; None without steps.
-        is_in_step: Whether the step is the one that the error has ended.
-        recovery_s: Time until another process took its place; None while none has.
-        reports_ends: Whether its SDK reports ends. Else its silence may be an end in order.
-        is_same: Whether that process is this one, which was silent and reports again.
+        message: Text of the error, without secrets.
+        step: Step that the error has ended, else the last known step; None without steps.
+        is_in_step: Whether ``step`` is the step that the error has ended.
+        recovery_s: Seconds until another process took the failed one's place; None while none has.
+        reports_ends: Whether the process's SDK reports ends. If not, its silence may be an orderly
+            end.
+        is_same: Whether the process that took the place is this one, which was silent and reports
+            again.
     """
 
     worker: str
@@ -639,19 +632,19 @@ class WorkerFailure:
 
     @property
     def is_interrupt(self) -> bool:
-        """Return whether a person or a scheduler has ended it, by Ctrl-C or a signal."""
+        """Return whether a person or a scheduler has ended the process, by Ctrl-C or a signal."""
         return self.error in _INTERRUPTS
 
     @property
     def is_by_lost_peer(self) -> bool:
-        """Return whether its error reports the end of another process."""
+        """Return whether the process's error reports the end of another process."""
         if not self.error:
             return False
         return bool(_LOST_PEER.search(self.error) or _LOST_PEER_IN_WORDS.search(self.message))
 
     @property
     def is_reported(self) -> bool:
-        """Return whether it reported its end by itself, after everything else."""
+        """Return whether the process reported its end by itself, after everything else."""
         return self.error not in _UNEXPLAINED
 
     def __str__(self) -> str:
@@ -668,7 +661,7 @@ class WorkerFailure:
 
     @property
     def in_a_live_run(self) -> str:
-        """Return the same of a run that goes on: a silent process may be alive."""
+        """Return the same text for a run that goes on, in which a silent process may be alive."""
         if self.error is not None or self.recovery_s is not None:
             return str(self)
         since = "" if self.step is None else f" since step {self.step}"
@@ -679,7 +672,7 @@ class WorkerFailure:
 
     @property
     def as_crash(self) -> str:
-        """Return the same about the failure that ended the run, in one line without its message."""
+        """Return the text for the failure that ended the run, in one line without its message."""
         by = f" by {self.error}" if self.error in _SIGNALS else ""
         return (
             f"interrupted{by}: {self.worker}{self._when}"
@@ -695,11 +688,12 @@ class WorkerFailure:
 
     @staticmethod
     def first_cause(failures: "Iterable[WorkerFailure]") -> "WorkerFailure | None":
-        """Return the failure that the last ones follow from: the first error of an ended worker.
+        """Return the failure that caused the last ones: the first error of an ended worker.
 
-        Its peers hang or are killed because of it, so those without an exit report come second.
-        If the errors report a lost peer, it is a worker that had stopped before them.
-        Ctrl-C comes before all: others fail by it. A signal may be a launcher's answer to an error.
+        The worker's peers hang or are killed because of that error, so failures without an exit
+        report come second. If the errors report a lost peer, the cause is a worker that had stopped
+        before them. Ctrl-C comes before all, because others fail by it. A signal may be a
+        launcher's answer to an error.
         """
         lasting = [one for one in failures if one.recovery_s is None]
         since_ns = max((one.time_ns for one in lasting), default=0) - _FOLLOWS_NS
@@ -728,7 +722,7 @@ _LOST_PEER_IN_WORDS: Final = re.compile(
 def _not_by_a_lost_peer(failures: "Sequence[WorkerFailure]") -> "Sequence[WorkerFailure]":
     """Return the failures without those that follow from the silent end of another worker.
 
-    A launcher that kills the rest after an error leaves more of them without a report.
+    A launcher that kills the rest after an error leaves more of those without a report.
     """
     by_peer = [one for one in failures if one.is_by_lost_peer]
     silent = [one for one in failures if one.error in _UNEXPLAINED]
@@ -742,13 +736,14 @@ class RoleStanding(NamedTuple):
     """Liveness of the workers of one role.
 
     Attributes:
-        expected: Workers that should be alive: the count that one of them reports, else the largest
-            number seen; without those that ended in order.
-        alive: Workers that hold a lease.
-        failures: Expired leases, and workers that reported a failure.
-        recovery_s: From the last export of the most recently replaced worker to the first export of
-            its replacement; None if none was replaced.
-        silent: Workers that sent no departure although the experiment completed; None if none did.
+        expected: Number of workers that should be alive: the count that one of them reports, else
+            the largest number seen; without workers that ended in order.
+        alive: Number of workers that hold a lease.
+        failures: Number of expired leases, and of workers that reported a failure.
+        recovery_s: Seconds from the last export of the most recently replaced worker to the first
+            export of its replacement; None if none was replaced.
+        silent: Number of workers that sent no departure although the experiment completed; None if
+            every worker sent one.
     """
 
     expected: int
@@ -770,15 +765,15 @@ HOST_ID: Final = "host:"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """GPU, part of a GPU, or host that workers of the run report.
+    """A GPU, a part of a GPU, or a host that workers of the run report.
 
     Attributes:
         uuid: The device's own id, the same for every worker that reports it.
-        host: Its host, possibly empty.
-        name: Its name on that host, e.g. ``gpu0``; empty for a host.
-        model: Its product name, possibly empty.
-        workers: The workers that report it, each as ``<role>/<index>``, in the order of their first
-            reports.
+        host: Host of the device, possibly empty.
+        name: Name of the device on its host, e.g. ``gpu0``; empty for a host.
+        model: Product name of the device, possibly empty.
+        workers: Workers that report the device, each as ``<role>/<index>``, in the order of their
+            first reports.
     """
 
     uuid: str
@@ -789,19 +784,19 @@ class Device:
 
     @property
     def is_host(self) -> bool:
-        """Return whether it is a whole host."""
+        """Return whether the device is a whole host."""
         return self.uuid.startswith(HOST_ID)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A pass of a run over its steps from an earlier one on, see ADR 17.
+    """A pass of a run over its steps, from an earlier step on, see ADR 17.
 
     Attributes:
-        number: From 2 on; the first begins with the run.
-        first_step: That it goes back to.
-        first_row: Number of its first row.
-        since_ns: Later values are of it, by the clock of the worker that leads the run's axis.
+        number: Number of the attempt, from 2 on; attempt 1 begins with the run.
+        first_step: Step that the attempt goes back to.
+        since_ns: Time after which values belong to the attempt, by the clock of the worker that
+            leads the run's axis.
     """
 
     number: int
@@ -815,23 +810,24 @@ class Description:
     """Metadata of a run, apart from its rows.
 
     Attributes:
-        config: Hyper-parameters, of all processes.
+        config: Hyper-parameters of all processes.
         notes: Free text.
-        tags: Of all processes, each once.
-        group: In the tracker; empty for the experiment's own.
-        job_type: In the tracker.
+        tags: Tags of all processes, each once.
+        group: Group in the tracker; empty for the experiment's own.
+        job_type: Job type in the tracker.
         status: Status of the experiment. Rows may still arrive after its end.
         devices: The run's GPUs and reported hosts, by the common prefix of their keys, e.g.
             ``gpu/node1/gpu0`` and ``host/node1``.
-        provenance: Of the first trainer, or of the first worker without one.
+        provenance: Provenance of the first trainer; without trainers, of the first worker.
         hosts: Machines of the run, each with the roles of its workers.
-        failures: The last failures of its workers, in order.
-        attempts: The last of those after the first, in order.
-        project: Of the tracker, as the program names it; empty if it does not.
-        entity: The same for the account or team.
-        mode: The same for ``online`` or ``offline``.
-        name: Of the run in the tracker, as the program names it; empty if it does not.
-        own_run: Path of the W&B run that the program has made itself; empty if that cannot be
+        failures: The last failures of the run's workers, in order.
+        attempts: The last attempts after the first, in order.
+        project: Project in the tracker, as the program names it; empty if it does not.
+        entity: Account or team, as the program names it; empty if it does not.
+        mode: ``online``, ``offline`` or another word, as the program names it; empty if it does
+            not.
+        name: Name of the run in the tracker, as the program names it; empty if it does not.
+        own_run: Path of the W&B run that the program has made itself; empty if that run cannot be
             joined, None if the program has not said.
     """
 
@@ -853,7 +849,7 @@ class Description:
     own_run: str | None = None
 
     def attempt_below(self, row: int) -> int:
-        """Return the newest attempt that has a row below this number."""
+        """Return the newest attempt that has a row with a number below ``row``."""
         return max((one.number for one in self.attempts if one.first_row < row), default=1)
 
     @property
@@ -869,15 +865,14 @@ class Decoded:
     """Decoded content of one batch.
 
     Attributes:
-        points: In the order of the request.
+        points: Points in the order of the request.
         exports: One per worker in the batch.
         samples: Lines of tables, in the order of the request.
-        spans: In the order of the request.
-        announcements: Of the run.
-        departures: Of workers.
-        has_more: True if further parts of the batch follow.
-        sampled: Latest end of a span that says that others of its step may have been dropped, by
-            worker.
+        spans: Spans in the order of the request.
+        departures: Ends of workers.
+        has_more: Whether further parts of the batch follow.
+        sampled: By worker, the latest end of a span that says that other spans of its step may have
+            been dropped.
     """
 
     points: Sequence[Point]
@@ -891,7 +886,7 @@ class Decoded:
 
     @property
     def items(self) -> int:
-        """Number of points, samples and spans."""
+        """Return the number of points, samples and spans."""
         return len(self.points) + len(self.samples) + len(self.spans)
 
 
@@ -900,8 +895,7 @@ class Table:
     """Table of text columns.
 
     Attributes:
-        columns: Their names.
-        rows: Each as long as ``columns``; None where a line lacks the field.
+        rows: Rows, each as long as ``columns``; None where a row lacks the field.
     """
 
     columns: Sequence[str]
@@ -912,9 +906,8 @@ class KeySource(NamedTuple):
     """Metric behind a tracker key.
 
     Attributes:
-        role: Of the workers; empty for metrics of all roles.
-        name: Of the metric.
-        attributes: Without the step.
+        role: Role of the workers; empty for metrics of all roles.
+        attributes: Attributes without the step.
     """
 
     role: str
@@ -927,20 +920,19 @@ class KeySpec:
     """Meaning of one tracker key of a run.
 
     Attributes:
-        key: The tracker key.
-        name: Of the metric; empty if it is unknown.
-        role: Of the workers; empty for metrics of all roles.
-        attributes: Of the points, without the step.
+        name: Name of the metric; empty if it is unknown.
+        role: Role of the workers; empty for metrics of all roles.
+        attributes: Attributes of the points, without the step.
         statistic: ``value``; ``total`` or ``rate`` of a counter, ``mean`` of a histogram, or the
             name of a statistic, e.g. ``p99`` or ``rank_max``; ``table``; ``text``.
-        unit: UCUM, with its annotation; empty if unknown.
-        axis: ``step`` if it was in the row of a step first, else ``time``.
+        unit: Unit as UCUM, with its annotation; empty if unknown.
+        axis: ``step`` if the key was in the row of a step first, else ``time``.
         section: First segment of the key.
-        tier: Detail from which on a tracker gets it.
-        reduction: Over the workers; empty for values of no worker.
+        tier: Detail from which on a tracker gets the key.
+        reduction: Reduction over the workers; empty for values that belong to no worker.
         worker: Index of the single worker; empty for the value of the role.
         own_name: Name that the worker's framework gave it; empty without one.
-        own_scale: The framework's value times this is the key's.
+        own_scale: Factor from the framework's value to the key's value.
     """
 
     key: str
@@ -960,21 +952,22 @@ class KeySpec:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row for a tracker: axes plus values.
+    """A row for a tracker: its axes and its values.
 
     Attributes:
         number: Position in the run, from 0 without gaps. It is the tracker's idempotency key.
-        step: The training step; for time-driven rows, the one in progress at ``time_ns``.
-        time_ns: Event time.
+        step: The training step; for time-driven rows, the step in progress at ``time_ns``.
         values: Tracker key to value. NaN and infinities are data.
         policy_version: The policy version at ``time_ns``, or None if none was reported.
         tables: Tracker key to table. A row has either values or tables.
         labels: Tracker key to text.
         devices: Tracker key to value of GPUs and hosts, for a tracker's own panels only.
         new_keys: Meaning of keys of this and later rows, sent once in each opening of the tracker.
-        attempt: Pass over the steps, from 1.
-        replaces: Whether its values replace those of earlier rows of its step and attempt.
-        stored_bytes: Its size in the journal that it was read from; 0 for any other.
+        attempt: Pass over the steps, counted from 1.
+        replaces: Whether the values replace those of earlier rows of the same step and attempt.
+        stored_bytes: Size in the journal that the row was read from; 0 for any other row.
+        stored_ns: Time at which the row was stored there, by the bridge's clock; 0 for any other
+            row.
     """
 
     number: int
@@ -989,3 +982,4 @@ class Row:
     attempt: int = 1
     replaces: bool = False
     stored_bytes: int = field(default=0, init=False, compare=False, repr=False)
+    stored_ns: int = field(default=0, init=False, compare=False, repr=False)

@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["is_secret_name", "printable", "redacted", "shown"]
-
 _REDACTED = "***"
 
 # Greedy: also hides a password with an unescaped @ or slash.
@@ -21,7 +19,7 @@ _SECRET_NAME = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Report whether a setting or variable of this name likely holds a secret."""
+    """Return whether a setting or variable of this name likely holds a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
@@ -29,8 +27,7 @@ def redacted(text: str, *, with_names: bool = True) -> str:
     """Remove credentials in URLs, bearer tokens and PEM blocks.
 
     Args:
-        text: From any source.
-        with_names: Also what follows ``token=``, ``password=`` and the like.
+        with_names: Whether values after ``token=``, ``password=`` and the like are removed, too.
     """
     text = _PEM.sub("(PEM)", text)
     text = _USERINFO.sub(f"://{_REDACTED}@", text)
@@ -41,10 +38,9 @@ def redacted(text: str, *, with_names: bool = True) -> str:
 def printable(text: str, *, keep: str = "") -> str:
     """Escape all characters that are not printable.
 
-    These are terminal escapes, line breaks, bidirectional marks and zero-width characters.
+    Such are terminal escapes, line breaks, bidirectional marks and zero-width characters.
 
     Args:
-        text: From any source.
         keep: Characters to leave as they are, such as line breaks.
     """
     if text.isprintable():
@@ -58,5 +54,5 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def shown(text: str) -> str:
-    """Prepare several lines for a terminal or a log: no secrets, no escapes."""
+    """Prepare several lines for a terminal or a log: remove secrets, escape control characters."""
     return printable(redacted(text), keep="\n\t")

@@ -3,8 +3,6 @@
 from functools import lru_cache
 from hashlib import sha256
 
-__all__ = ["run_id"]
-
 _LENGTH = 16
 """80 bits: a billion runs of one project collide with a chance of one in two million."""
 
@@ -16,7 +14,7 @@ _MAX_CACHED = 1024  # default limit of experiments in a bridge; called per batch
 
 @lru_cache(maxsize=_MAX_CACHED)
 def run_id(experiment: str, trial: str) -> str:
-    """Digest of (experiment, trial) in ``[a-z2-7]{16}``: safe in paths, URLs and tracker ids.
+    """Return a digest of (experiment, trial) in ``[a-z2-7]{16}``, safe in paths, URLs and ids.
 
     A length precedes each name, so that ("a", "bc") and ("ab", "c") differ.
 

@@ -1,11 +1,11 @@
-"""For programs with a MeterProvider of their own, from OpenTelemetry's SDK.
+"""A View for programs that have a MeterProvider of their own, from OpenTelemetry's SDK.
 
 from otel_rl.sdk import exact_view
 
 MeterProvider([reader], views=[exact_view()], exemplar_filter=AlwaysOnExemplarFilter())
 
-Its View is the slower of the two producers of ADR 0000. A test checks that it equals otel_rl's
-provider. SDK behaviour remains: it lower-cases names and drops NaN and infinities.
+The View is the slower of the two producers of ADR 0000. A test checks that it equals otel_rl's
+provider. SDK behaviour remains: the SDK lower-cases names and drops NaN and infinities.
 """
 
 import os
@@ -30,8 +30,6 @@ from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.metrics.step_counts import AllBut
 from otel_rl.worker.step_context import scope_in
 
-__all__ = ["exact_view"]
-
 _CAPACITY: Final = 1 << 16
 """Measurements of one series between two exports: a minute at 1,000 per second."""
 
@@ -46,9 +44,9 @@ def exact_view() -> View:
             [reader], views=[exact_view()], exemplar_filter=AlwaysOnExemplarFilter()
         )
 
-    or ``OTEL_METRICS_EXEMPLAR_FILTER=always_on``. Keeps at most 65,536 measurements of a series
-    between two exports; drops are counted in ``otel_rl.worker.measurements.dropped`` of the global
-    MeterProvider.
+    or ``OTEL_METRICS_EXEMPLAR_FILTER=always_on``. The View keeps at most 65,536 measurements of a
+    series between two exports; drops are counted in ``otel_rl.worker.measurements.dropped`` of the
+    global MeterProvider.
     """
     return View(
         instrument_type=metrics._Gauge,  # noqa: SLF001  # the API exports the name with its _
@@ -62,9 +60,9 @@ def exact_view() -> View:
 def _counted_drops() -> Drops:
     """Return the drop counter of all such Views, observable from the first drop on.
 
-    Not earlier: asking the API for a meter before the program has set its provider would load the
-    zero-code plug-in instead. Registered by a separate thread, because the SDK holds a lock of the
-    same provider while it offers a measurement.
+    The counter is not registered earlier: asking the API for a meter before the program has set its
+    provider would load the zero-code plug-in instead. A separate thread registers it, because the
+    SDK holds a lock of the same provider while it offers a measurement.
     """
     drops = Drops()
     os.register_at_fork(after_in_child=drops.reset)
@@ -86,7 +84,7 @@ def _observe(drops: Drops) -> None:
 
 
 class _EveryMeasurement(ExemplarReservoir):
-    """Reservoir that keeps everything. ``offer`` from any thread, ``collect`` from one.
+    """Reservoir that keeps every measurement. Any thread may ``offer``, one may ``collect``.
 
     Args:
         kwargs: Parameters of the aggregation, unused.
@@ -128,7 +126,6 @@ class _EveryMeasurement(ExemplarReservoir):
         return found
 
     def _forget_parents(self) -> None:
-        """In a forked child, discard the parent's measurements."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._offered.clear()

@@ -1,4 +1,4 @@
-"""Types of settings that people write: sizes, times and addresses, and the sections of them."""
+"""Types of settings that people write: sizes, times, addresses, and sections of settings."""
 
 import re
 from collections.abc import Mapping
@@ -6,8 +6,6 @@ from typing import Annotated, Final, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PlainValidator
 from pydantic.fields import FieldInfo
-
-__all__ = ["OFF", "Address", "Listen", "Seconds", "Section", "Size", "address_of", "fields_of"]
 
 OFF: Final = "off"
 """Stands for the address of what does not listen."""
@@ -22,7 +20,7 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d"
 
 
 def _bytes_of(given: object) -> object:
-    """Return the bytes of a text with a unit; anything else is checked as a whole number."""
+    """Return the bytes of a text with a unit; other values are checked as whole numbers."""
     if not isinstance(given, str) or given.strip().isdecimal():
         return given
     found = _SIZE.fullmatch(given.strip())
@@ -36,7 +34,7 @@ def _bytes_of(given: object) -> object:
 
 
 def _seconds_of(given: object) -> object:
-    """Return the seconds of a text with a unit; anything else is checked as a number."""
+    """Return the seconds of a text with a unit; other values are checked as numbers."""
     if not isinstance(given, str) or _is_number(given):
         return given
     found = _TIME.fullmatch(given.strip())
@@ -64,7 +62,7 @@ Seconds = Annotated[float, BeforeValidator(_seconds_of)]
 
 
 class Address(NamedTuple):
-    """Where a server listens.
+    """Address at which a server listens.
 
     Attributes:
         host: Name or address, without brackets.
@@ -75,15 +73,14 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        """Return ``HOST:PORT``, or ``[HOST]:PORT`` of IPv6."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def address_of(text: str) -> Address:
-    """Read ``HOST:PORT``, ``[HOST]:PORT`` or ``PORT``, which is one of loopback.
+    """Read ``HOST:PORT``, ``[HOST]:PORT`` or ``PORT``, which means loopback.
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: The text is none of these.
     """
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit()) or int(port) > 65535:
@@ -119,8 +116,8 @@ def _as_written(name: str) -> str:
 class Section(BaseModel):
     """Settings that belong together.
 
-    A time is written with its unit, so its name in files and variables has none: the field
-    ``wait_s`` is the setting ``wait``.
+    A time is written with its unit, so its setting's name has no unit: the field ``wait_s`` is the
+    setting ``wait``.
     """
 
     model_config = ConfigDict(

@@ -2,8 +2,6 @@
 
 from enum import StrEnum
 
-__all__ = ["Signal"]
-
 
 class Signal(StrEnum):
     """OTLP signals that the bridge accepts."""

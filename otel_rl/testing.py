@@ -1,8 +1,9 @@
-"""For tests of programs that report: what they report goes nowhere, and no bridge starts.
+"""Import this in tests of programs that report: reports go nowhere, and no bridge starts.
 
     import otel_rl.testing  # in conftest.py
 
-``OTEL_RL_EMBED`` is then ``off`` for the tests and all that they start, unless it is set.
+Importing it sets ``OTEL_RL_EMBED`` to ``off`` for the tests and all processes that they start,
+unless the variable is set.
 """
 
 import os

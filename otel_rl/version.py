@@ -1,5 +1,3 @@
-"""The version of the package; ``pyproject.toml`` has the same."""
-
-__all__ = ["__version__"]
+"""The version of the package, which ``pyproject.toml`` repeats."""
 
 __version__ = "0.1.0"

@@ -45,8 +45,6 @@ from tests.support.ports import free_ports
 from tests.tenants.sending import Address
 from tests.tenants.victim import Bystander
 
-__all__ = ["Figures", "over_bounds", "overload"]
-
 EXPERIMENT = "overload"
 PROCESSES, WORKERS_OF_EACH = 3, 8
 WORKERS = PROCESSES * WORKERS_OF_EACH

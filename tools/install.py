@@ -19,8 +19,6 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["main"]
-
 _CHECKOUT = Path(__file__).resolve().parents[1]
 _LOCKS = {
     "demo": _CHECKOUT / "requirements-demo.lock",

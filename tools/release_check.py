@@ -24,21 +24,19 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["main"]
-
 _CHECKOUT = Path(__file__).resolve().parents[1]
 _TOOLS = [_CHECKOUT / "tools" / f"{name}.lock.txt" for name in ("release", "uv")]
 _EXTRAS = (
-    *("", "bridge", "wandb", "dashboard", "view", "mlflow", "trackio", "tensorboard", "postgres"),
+    *("", "bridge", "wandb", "dashboard", "mlflow", "trackio", "tensorboard", "postgres"),
     *("archive", "mcp", "demo", "all"),
 )
 
 # What each extra is for, beside the bridge that all of them bring.
 _TRACKERS = {name: name for name in ("wandb", "mlflow", "trackio", "tensorboard")}
 _COMMANDS = {
-    "view": ("report", "--output", "run.html"),
+    "bridge": ("view", "--html", "run.html"),
     "demo": ("demo", "--steps", "2", "--no-kill", "--tracker", "jsonl"),
-    "all": ("report", "--output", "run.html"),
+    "all": ("view", "--html", "run.html"),
 }
 _MODULES = {
     "archive": "otel_rl.bridge.archive.file_writer, pyarrow.parquet",

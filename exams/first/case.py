@@ -21,8 +21,6 @@ from otel_rl.bridge.config import DiagnoseSettings
 from otel_rl.diagnose import engine
 from otel_rl.diagnose.history.run_history import GrowingHistory
 
-__all__ = ["Case", "draw", "examine", "examined"]
-
 _NS: Final = 1_000_000_000
 _WATCHED_S: Final = 720.0  # after the symptom; then only at the end
 _AFTER_END_S: Final = 30.0
@@ -67,10 +65,7 @@ def examine(
     """Play a case and judge what is said of it. ``looked`` gets each look."""
     begun_s = time.perf_counter()
     made = play(case.program, case.effects, has_end_reports=case.how.is_ours)
-    truth = replace(
-        case.truth,
-        faults=tuple(_with_symptom(fault, case, made) for fault in case.truth.faults),
-    )
+    truth = with_symptoms(case.truth, case, made)
     looks, refused = _looks(case, truth, made, diagnose)
     for look in looks:
         looked(look)
@@ -91,6 +86,12 @@ def examine(
 def examined(number: int, seed: int) -> Mark:
     """Draw a case and judge the rules of this checkout."""
     return examine(draw(seed, number), engine.diagnose)
+
+
+def with_symptoms(truth: Truth, case: Case, made: Recording) -> Truth:
+    """Return the truth with the times at which its faults can be seen."""
+    faults = tuple(_with_symptom(fault, case, made) for fault in truth.faults)
+    return replace(truth, faults=faults)
 
 
 def _with_symptom(fault: Fault, case: Case, made: Recording) -> Fault:

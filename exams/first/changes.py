@@ -7,8 +7,6 @@ from exams.first.effects import Death, Effect
 from exams.first.events import Who
 from exams.first.programs import Program, Topology, evaluations
 
-__all__ = ["drawn"]
-
 
 @dataclass(frozen=True)
 class LargerBatch(Effect):

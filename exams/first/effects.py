@@ -6,8 +6,6 @@ from enum import StrEnum
 from exams.first.events import Who
 from exams.first.programs import Stage
 
-__all__ = ["Death", "Effect", "Effects", "Measure"]
-
 
 class Measure(StrEnum):
     """Measurements of a learning run, whatever a program calls them."""

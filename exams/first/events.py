@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["Call", "Count", "End", "Open", "Recording", "Timed", "Value", "Who"]
-
 
 @dataclass(frozen=True, order=True, slots=True)
 class Who:

@@ -11,8 +11,6 @@ from exams.first.events import Who
 from exams.first.programs import Job, Program, Stage, Topology
 from exams.first.truth import Fault
 
-__all__ = ["Drawn", "drawn"]
-
 Drawn = tuple[Effect, Fault]
 
 _SLOW = {

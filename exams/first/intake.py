@@ -9,8 +9,6 @@ from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.bridge.rows.run import Run
 from otel_rl.diagnose.history.records import Facts
 
-__all__ = ["Intake"]
-
 _NS = 1_000_000_000
 _LIMITS = ReceiveLimits()
 

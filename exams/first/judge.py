@@ -8,8 +8,6 @@ from exams.first.truth import Fault, Truth
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Diagnosis, Verdict
 
-__all__ = ["Diagnose", "Look", "Mark", "Named", "judged"]
-
 _NEAR = 3  # steps by which an onset may be wrong
 
 

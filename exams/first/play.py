@@ -13,8 +13,6 @@ from exams.first.effects import Death, Effects, Measure
 from exams.first.events import Call, Count, End, Open, Recording, Timed, Value, Who
 from exams.first.programs import Job, Program, Stage, Topology
 
-__all__ = ["play"]
-
 _STARTUP_S = 3.0
 _HELD_STEPS = 25  # a run that hangs is observed for as long
 _HELD_S = 90.0

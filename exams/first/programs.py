@@ -12,8 +12,6 @@ from enum import StrEnum
 
 from exams.first.events import Who
 
-__all__ = ["Job", "Program", "Stage", "Topology", "drawn"]
-
 
 class Topology(StrEnum):
     LOCKSTEP = "lockstep"

@@ -8,8 +8,6 @@ from pathlib import Path
 from exams.first.judge import Mark
 from exams.first.shares import wilson
 
-__all__ = ["as_text", "by_fault", "figures", "table", "write_docs"]
-
 _HANG_S = 15.0  # goal
 _SHORT_S = 10.0  # steps: proof takes some of them, and of longer ones is not there within 30 s
 

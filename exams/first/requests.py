@@ -27,12 +27,10 @@ from exams.first.programs import Program
 from exams.first.styles import Instrumentation, Style
 from otel_rl.records import Signal
 
-__all__ = ["EXPERIMENT", "Arrived", "arrivals"]
-
 EXPERIMENT = "exam"
 
 _NS = 1_000_000_000
-_EPOCH_NS = 1_750_000_000 * _NS
+EPOCH_NS = 1_750_000_000 * _NS
 _BOUNDS = [0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0]
 _NO_VALUE = 1
 _Plain = str | int | float | bool
@@ -110,7 +108,7 @@ class _Sender:
                     continue  # a killed process sends no last export
                 for signal, message in self._export(life, tick, min(sent_s, life.end_s)):
                     joined[signal].append(message.SerializeToString())
-            at_ns = _EPOCH_NS + int((sent_s + self.how.lag_s) * _NS)
+            at_ns = EPOCH_NS + int((sent_s + self.how.lag_s) * _NS)
             if self.how.collector:
                 found = [Arrived(at_ns, signal, b"".join(some)) for signal, some in joined.items()]
             else:
@@ -217,7 +215,7 @@ class _Sender:
         return place if self.effects.ahead_s(who) else place // 4 * 4 + 1000
 
     def _ns(self, who: Who, at_s: float) -> int:
-        return _EPOCH_NS + int((at_s + self.effects.ahead_s(who)) * _NS)
+        return EPOCH_NS + int((at_s + self.effects.ahead_s(who)) * _NS)
 
     def _gauges(self, who: Who, some: _Interval, tick: int, sent_s: float) -> Iterator[Metric]:
         series: dict[tuple[str, str], list[tuple[float, float, int | None]]] = defaultdict(list)

@@ -12,8 +12,6 @@ from enum import StrEnum
 from exams.first.effects import Measure
 from exams.first.programs import Program
 
-__all__ = ["Instrumentation", "Style", "drawn"]
-
 
 class Style(StrEnum):
     SPANS = "spans"

@@ -14,8 +14,6 @@ from otel_rl.diagnose import engine
 from otel_rl.diagnose.history.run_history import GrowingHistory
 from otel_rl.diagnose.result import Diagnosis
 
-__all__ = ["examined", "looks"]
-
 _SEEN_STEPS: Final = 40  # after the trouble begins; none once it is told
 _WELL_LOOKS: Final = 4  # at a healthy run
 _EVERY_S: Final = 5.0  # the bridge's own pace, at first; later ones are farther apart

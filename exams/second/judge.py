@@ -9,8 +9,6 @@ from exams.second.run import Run
 from exams.second.trouble import CANNOT_TELL, Expected
 from otel_rl.diagnose.result import Cause, Diagnosis
 
-__all__ = ["Look", "Mark", "is_told", "judged", "share", "summary"]
-
 _NEAR: Final = 3  # steps
 _Z: Final = 1.96
 

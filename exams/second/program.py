@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Program", "System", "Telemetry", "drawn"]
-
 
 class System(StrEnum):
     """Kind of RL system."""

@@ -29,8 +29,6 @@ from exams.second.trouble import (
 )
 from otel_rl.records import Signal
 
-__all__ = ["Run", "draw", "requests", "simulate"]
-
 _LAG_S: Final = 0.2  # from an export to the bridge
 _START: Final = {
     System.LOCKSTEP: lockstep.start,
@@ -43,7 +41,7 @@ _OF_NO_ROLE: Final = frozenset(
     {
         *(What.WIRE, What.DRY, What.CRAMPED, What.AGEING, What.LINK, What.STEAL),
         *(What.REWARD_FALL, What.REWARD_CONSTANT, What.REWARD_JUMP, What.ENTROPY, What.KL),
-        *(What.GAP, What.HACK),
+        *(What.GAP, What.HACK, What.DEAD),
     }
 )
 _SEEN: Final = 0.3  # of a step: what a slow phase adds at least

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from exams.second.program import System
 from exams.second.trouble import Shape, Trouble, What
 
-__all__ = ["ANY", "ONE", "Answer", "Scenario", "both", "fault", "healthy"]
-
 ONE = -1
 ANY = "any"
 

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-__all__ = ["CANNOT_TELL", "Expected", "Shape", "Trouble", "Troubles", "What", "at_steps"]
-
 CANNOT_TELL = "cannot tell"  # a verdict, right where the data cannot show more
 
 
@@ -42,6 +40,8 @@ class What(StrEnum):
     STAGES = "stages"  # ranks are two stages of a pipeline, one with ``size`` times the work
     NIC = "nic"  # weights move ``size`` times more slowly to and from all workers of one host
     FLAKY = "flaky"  # of calls of a tool, one in twelve takes ``size`` times as long
+    LEAK = "leak"  # the process keeps a little more memory in each step
+    DEAD = "dead"  # prompts become too hard: all answers to one have the same reward
     HACK = "hack"  # the reward is gained by a trick: held-out scores fall, answers repeat
     # No troubles: changes on purpose.
     BATCH = "batch"
@@ -63,6 +63,8 @@ class What(StrEnum):
     SMALLER = "smaller"  # as RESTART, with a part ``size`` of the ranks
     BLIP = "blip"  # the loss is NaN in two steps, which are skipped
     ODD_EVAL = "odd_eval"  # one evaluation of all takes ``size`` times as long
+    FILLS = "fills"  # a cache takes memory until it is full, which is less than there is
+    SOLVED = "solved"  # most prompts are solved: all answers to one are right
     GAP_GROWS = "gap_grows"  # slowly, to ``size`` times, as the policy moves away
 
 

@@ -16,8 +16,6 @@ from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
 
-__all__ = ["Told", "costs", "told_of"]
-
 
 @dataclass(frozen=True)
 class Told:

@@ -1,7 +1,7 @@
-"""The bridge, top to bottom. The only file that knows all stages.
+"""The bridge, top to bottom. This is the only file that knows all stages.
 
-Each part is made after those that it needs: from the trackers to the sockets. They start in that
-order, and stop from the sockets to the trackers, so that what was accepted reaches the end.
+Each part is made after the parts that it needs: from the trackers to the sockets. They start in
+that order, and stop from the sockets to the trackers, so that accepted data reaches the end.
 
 receive ─ accept ─> spool ─ rows: decode ─> align ─> run store ─ notify ─> delivery ─> tracker
       (200 after the spool's fsync)       (one transaction)     (one process per run)
@@ -9,7 +9,7 @@ receive ─ accept ─> spool ─ rows: decode ─> align ─> run store ─ not
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,9 @@ from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.journal.places import Beside, RunNaming
 from otel_rl.bridge.journal.spool import InboxPositions
 from otel_rl.bridge.notifier import Notifier
+from otel_rl.bridge.prometheus import exposition
 from otel_rl.bridge.receive.answers import Overflow
+from otel_rl.bridge.receive.audit import Audit
 from otel_rl.bridge.receive.experiments import Experiments
 from otel_rl.bridge.receive.inbox_reader import InboxReader
 from otel_rl.bridge.receive.limits import ReceiveLimits
@@ -37,11 +39,9 @@ from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.stages import Page
 from otel_rl.bridge.stores import Stores
-from otel_rl.bridge.telemetry import SelfMetrics, otlp_reader, queue_gauges
+from otel_rl.bridge.telemetry import GaugeValue, SelfMetrics, otlp_reader, queue_gauges
 from otel_rl.errors import ConfigError, JournalError, JournalGone
 from otel_rl.records import Batch, ExperimentKey
-
-__all__ = ["Addresses", "Bridge", "Left"]
 
 # A batch without a row is committed after so long.
 _COMMIT_EVERY_S = 1.0
@@ -49,10 +49,13 @@ _COMMIT_EVERY_S = 1.0
 # Without time left, a stopping bridge waits this long for the archive; the rest stays.
 _ARCHIVE_S = 5.0
 
+# Shown to anyone who asks for the health: the log has the file and the fault.
+_NOT_RELOADED = "A file of tokens or certificates cannot be used: the former stay. See the log."
+
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Addresses of the bridge, as ``HOST:PORT``; None where it does not listen."""
+    """Addresses of the bridge as ``HOST:PORT``; None for one where it does not listen."""
 
     http: str | None = None
     grpc: str | None = None
@@ -60,11 +63,11 @@ class Addresses:
 
 
 class Left(NamedTuple):
-    """Work of the bridge that is not written yet.
+    """Amount of work that the bridge has not finished.
 
     Attributes:
-        requests: Accepted requests of which no rows are made.
-        rows: Rows that trackers have not been given, of all trackers.
+        requests: Number of accepted requests whose rows are not made.
+        rows: Number of rows that trackers have not been given, over all trackers.
     """
 
     requests: int
@@ -72,20 +75,21 @@ class Left(NamedTuple):
 
 
 class Bridge:
-    """The whole path from OTLP to the tracker, for any number of experiments.
+    """The whole path from OTLP to the trackers, for any number of experiments.
 
     Args:
         settings: See ``config.py``.
-        opened: Called with each run and its URL or path at the tracker, once that is known; from a
+        opened: Called with each run and its URL or path at the tracker once that is known; from a
             thread of the bridge.
         told: Called with news of each run, from a thread of the bridge.
-        is_one_launch: Whether it is for a single launch of a program.
-        beside: Journals beside this one, each of which has other runs; None where that is settled.
-        inboxes: Directories from which requests are read, too.
+        is_one_launch: Whether the bridge serves a single launch of a program.
+        beside: Journals beside this one, each of which has other runs; None if no other journal is
+            asked.
+        inboxes: Directories of inboxes, from which requests are read, too.
 
     Attributes:
-        inbox: Reads the inboxes; None without one.
-        waiting: After ``stop``: number of acknowledged batches that could not be made into rows.
+        inbox: Reader of the inboxes; None without inboxes.
+        waiting: Number of acknowledged batches that could not be made into rows, set by ``stop``.
 
     Raises:
         ConfigError: A port is taken, a file or directory cannot be used, the tracker is unknown.
@@ -108,10 +112,11 @@ class Bridge:
         self.counters = Counters()
         self.waiting = 0
         self._clock_ns = clock_ns
+        self._is_one_launch = is_one_launch
         self._page = page
         self._telemetry: SelfMetrics | None = None
         self._ended: Sequence[RunStatus] | None = None
-        self._tokens = Tokens(settings.auth)
+        self._tokens = Tokens(settings.team)
         self._tls = load_tls(settings.tls)
         shares, limits = self._tokens.shares, ReceiveLimits.of(settings.receive)
         self._experiments = Experiments(limits.max_experiments, shares=shares)
@@ -133,6 +138,7 @@ class Bridge:
                 self._tls,
                 page=page,
                 counters=self.counters,
+                metrics=lambda: exposition(self.counters, self._levels()),
                 takes_exports=not inboxes,
             )
         except BaseException:
@@ -147,13 +153,13 @@ class Bridge:
         *,
         is_one_launch: bool,
     ) -> None:
-        """Make the stages from stored batches to the trackers, the last one first."""
+        """Make the stages from stored batches to the trackers, starting with the last."""
         settings, stores, counters = self.settings, self._stores, self.counters
         tenant, clock_ns = self._experiments.owner_of, self._clock_ns
         self._overflow = Overflow()
         self._archive = stages.archiver(settings, stores, counters, clock_ns)
         self._delivery = delivery = stages.delivery(
-            settings, stores, counters, tenant=tenant, tenants=shares.tokens, opened=opened
+            *(settings, stores, counters, clock_ns), tenant=tenant, shares=shares, opened=opened
         )
         self._notifier = (
             None if settings.notify.url is None else Notifier(settings.notify, counters)
@@ -174,6 +180,7 @@ class Bridge:
                 dropped=self._overflow.add,
                 gauges=lambda key: {Gauge.ROWS_PENDING: delivery.pending(key)},
                 tenant=tenant,
+                team=shares.owner_of,
                 owners=stores.owners,
                 archive_room=None if self._archive is None else self._archive.has_room,
                 is_one_launch=is_one_launch,
@@ -216,7 +223,7 @@ class Bridge:
         beside: Beside | None,
         inboxes: Sequence[Path],
     ) -> None:
-        """Make the stages from a request to stored batches, the last one first."""
+        """Make the stages from a request to stored batches, starting with the last."""
         stores, clock_ns = self._stores, self._clock_ns
         self._durable = durable = DurableBatches(
             stores.spool, stores.room, self.counters, kept=self._row_thread.wake
@@ -232,6 +239,7 @@ class Bridge:
             tokens=self._tokens,
             experiments=self._experiments,
             overflow=self._overflow,
+            audit=Audit(is_on=self.settings.audit),
         )
         self.inbox: InboxReader | None = None
         if inboxes:
@@ -256,7 +264,7 @@ class Bridge:
 
     @property
     def http(self) -> str:
-        """Return the OTLP/HTTP address; empty if it does not listen for it."""
+        """Return the OTLP/HTTP address; empty if the bridge does not listen for OTLP/HTTP."""
         return self.addresses.http or ""
 
     @property
@@ -265,18 +273,18 @@ class Bridge:
 
     @property
     def problem(self) -> str:
-        """Return why the bridge accepts nothing until an operator acts; empty if it does."""
+        """Return why the bridge accepts nothing until an operator acts; empty if it accepts."""
         return self._stores.journal.problem
 
     @property
     def other_bridges(self) -> int | None:
-        """Return, after ``stop``, how many others share the database; None if it is not known."""
+        """Return, after ``stop``, how many other bridges share the database; None if not known."""
         leases = self._stores.leases
         return None if leases is None else leases.others
 
     @property
     def unstored(self) -> UnstoredBatches:
-        """Return the batches that could not be stored, and that their senders did not repeat."""
+        """Return the batches that could not be stored and that their senders did not repeat."""
         return self._durable.unstored
 
     @property
@@ -285,7 +293,10 @@ class Bridge:
         return self._rows.without_metrics
 
     def began(self, process_id: int) -> None:
-        """Name the command whose processes report; after ``start``, before the first report."""
+        """Name the command whose processes report.
+
+        Call it after ``start``, before their reports.
+        """
         self._rows.launched = process_id
 
     def start(self) -> None:
@@ -296,7 +307,8 @@ class Bridge:
         if stores.leases is None:
             self.cleanup.prune()
             for tracker in self.settings.tracker.trackers:
-                for key in stores.deliveries.of(tracker).unfinished():
+                of_tracker = stores.deliveries.of(tracker)
+                for key in of_tracker.unfinished(for_one_launch=self._is_one_launch):
                     self._delivery.notify(key, tracker=tracker)
         else:
             stores.leases.start()
@@ -310,9 +322,7 @@ class Bridge:
         if telemetry.endpoint is not None:
             self._telemetry = SelfMetrics(
                 self.counters,
-                lambda: queue_gauges(
-                    stores.journal, stores.spool, stores.run_store, self._delivery
-                ),
+                self._levels,
                 [otlp_reader(telemetry.endpoint, telemetry.interval_s)],
             )
         for server in self._servers.values():
@@ -324,58 +334,67 @@ class Bridge:
         """Read the files of tokens and TLS again. Connections that are open stay open.
 
         Raises:
-            ConfigError: A file cannot be used. All stays as it was.
+            ConfigError: A file cannot be used. All settings stay as they were.
         """
         try:
             files = None if self._tls is None else self._tls.read()
             self._tokens.read_again()
         except ConfigError:
             self.counters.add(Counter.RELOADS, reason=Reload.FAILED)
+            self._intake.notice = _NOT_RELOADED
             raise
         if self._tls is not None and files is not None:
             self._tls.use(files)
         self.counters.add(Counter.RELOADS, reason=Reload.OK)
+        self._intake.notice = ""
+
+    @property
+    def reloadable(self) -> Sequence[Path]:
+        """Return the files of tokens and TLS that ``reload`` reads."""
+        tls = self.settings.tls
+        files = [file for file in (tls.cert, tls.key, tls.client_ca) if file is not None]
+        return [*self._tokens.files, *files]
 
     def accept(self, batches: Sequence[Batch]) -> None:
         """Store the batches of a request: they are durable when this returns.
 
         Raises:
-            JournalFull: No room, or none in a tenant's share; the sender retries.
+            JournalFull: There is no room, or none in a tenant's share; the sender retries.
             JournalClosed: The bridge is stopping; the sender retries.
             JournalGone: The journal was removed; the sender retries.
         """
         self._durable.keep(batches).result()
 
     def status(self) -> Sequence[RunStatus]:
-        """Every run written to since the start; of finished ones, the last hundreds."""
+        """Return the status of every run written to since the start; of finished ones, the last."""
         return self._delivery.status()
 
     def left(self) -> Left:
         """Return the unwritten requests and rows. Any thread may call it, during ``stop`` too.
 
         Raises:
-            JournalError: It cannot be read.
+            JournalError: The journal cannot be read.
         """
         rows = sum(status.pending for status in self._delivery.status())
         return Left(self._stores.spool.pending(), rows)
 
     def expect_nothing(self) -> None:
-        """Write also the runs of which a tracker waits to hear more: all that will come is here."""
+        """Also write runs for which a tracker waits for metadata: everything has arrived."""
         self._delivery.expect_nothing()
 
     def stop(
         self, *, exit_code: int = 0, is_over: bool = False, by: str | None = None
     ) -> Sequence[RunStatus]:
-        """Stop accepting, make rows of all that was accepted, and finish the runs.
+        """Stop accepting, make rows of everything that was accepted, and finish the runs.
 
         Where other bridges share the journal, they take over the rest after ``lease_s``: steps stay
         open for them.
 
         Args:
             exit_code: Exit code of the runs: 0 for success.
-            is_over: Whether the workers have ended. Those that did not report their end have then
+            is_over: Whether the workers have ended. Workers that did not report their end have then
                 failed, unless ``exit_code`` is 0.
-            by: Signal that ended them, such as ``SIGTERM``; None if none is known.
+            by: Signal that ended the workers, such as ``SIGTERM``; None if none is known.
 
         Returns:
             The status of each run. Rows that a tracker did not take within ``stop_timeout`` stay
@@ -421,6 +440,13 @@ class Bridge:
             leases.stop()
         self._stores.close()
         return statuses
+
+    def _levels(self) -> Iterator[GaugeValue]:
+        stores, team = self._stores, self._tokens.shares.owner_of
+        yield GaugeValue(Gauge.RELOAD_FAILED, float(bool(self._intake.notice)))
+        yield from queue_gauges(
+            stores.journal, stores.spool, stores.run_store, self._delivery, team=team
+        )
 
     def _lost(self, keys: Collection[ExperimentKey]) -> None:
         self._delivery.drop(keys)

@@ -1,6 +1,6 @@
-"""Unloads finished runs, and removes ended ones from the journal when their time or share is over.
+"""Unloads finished runs, and removes ended runs from the journal by age or share.
 
-In a thread of its own: it may take longer than a bridge lease lasts.
+It has a thread of its own, because it may take longer than a bridge lease lasts.
 """
 
 import logging
@@ -18,8 +18,6 @@ from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
-
-__all__ = ["Cleanup"]
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +62,7 @@ class Cleanup:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; wait for its end, but not if it waits for the journal."""
+        """End the thread; wait for its end unless it waits for the journal."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(_SETTLE_S)
@@ -81,14 +79,14 @@ class Cleanup:
                 deliveries.finish(status.key, status.next_row)
 
     def prune(self) -> None:
-        """Remove rows that all trackers have had for long enough."""
+        """Remove rows that all trackers confirmed long enough ago."""
         keep_ns = int(self._settings.tracker.keep_confirmed_s * 1e9)
         self._deliveries.prune_finished(confirmed_before_ns=self._clock_ns() - keep_ns)
 
     def remove_ended(self) -> None:
         """Remove ended runs from the journal that are too old or beyond their share.
 
-        The thread does so every minute.
+        The thread calls this every minute.
 
         Raises:
             JournalError: The journal is unreachable.

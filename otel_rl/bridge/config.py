@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from pydantic import (
     Field,
@@ -25,11 +25,12 @@ from otel_rl.bridge.key_names import KeyNames
 from otel_rl.bridge.notifier import NotifySettings
 from otel_rl.bridge.receive.limits import ReceiveSettings
 from otel_rl.bridge.receive.tls import TlsSettings
-from otel_rl.bridge.receive.tokens import AuthSettings
+from otel_rl.bridge.receive.tokens import TEAM_EXAMPLE, Teams, TokenShares
 from otel_rl.bridge.rows.settings import RowSettings
 from otel_rl.bridge.setting_faults import faults_in_words
 from otel_rl.bridge.setting_variables import ENV_PREFIX, by_field, given_by_variables
-from otel_rl.errors import ConfigError
+from otel_rl.errors import ConfigError, NoTeam
+from otel_rl.records import ExperimentKey
 from otel_rl.semconv.spec import Tier
 from otel_rl.setting_types import Address, Listen, Seconds, Section, Size
 
@@ -61,11 +62,12 @@ class ListenSettings(Section):
     """Address of OTLP over gRPC."""
 
     health: Listen = None
-    """Address that answers only ``GET /healthz``, without TLS and tokens."""
+    """Address that answers only ``GET /healthz`` and Prometheus's ``GET /metrics``, without TLS and
+    tokens."""
 
 
 class JournalSettings(Section):
-    """Database of batches and rows until the tracker has them."""
+    """Settings of the journal: the database of batches and rows until the trackers have them."""
 
     url: SecretStr | None = None
     """``postgresql://user:password@host/database``, which several bridges share. Unset: an SQLite
@@ -83,7 +85,7 @@ class JournalSettings(Section):
 
 
 class TrackerSettings(Section):
-    """Tracker and delivery of runs."""
+    """Settings of the trackers, and of the delivery of runs."""
 
     name: str = "wandb"
     """``wandb``, ``mlflow``, ``trackio``, ``tensorboard``, ``jsonl`` or the name of a plugin;
@@ -119,11 +121,11 @@ class TrackerSettings(Section):
 
     @property
     def trackers(self) -> Sequence[str]:
-        """Return the names, each once; at least one."""
+        """Return the names of the trackers, each once; there is at least one."""
         return [*dict.fromkeys(filter(None, (name.strip() for name in self.name.split(","))))]
 
     def check_options(self) -> None:
-        """Raise ConfigError if an option is of no tracker of this bridge."""
+        """Raise ConfigError if an option belongs to no tracker of this bridge."""
         for name in self.options:
             owner = name.rpartition(".")[0]
             if owner and owner not in self.trackers:
@@ -132,8 +134,12 @@ class TrackerSettings(Section):
                     hint=f"Its trackers are {', '.join(self.trackers)}.",
                 )
 
+    def with_options(self, own: Mapping[str, str]) -> Self:
+        """Return these settings with the options of a team in place of the bridge's."""
+        return self.model_copy(update={"options": {**self.options, **own}})
+
     def options_of(self, tracker: str) -> Mapping[str, str]:
-        """Return the options of one tracker. Those without a tracker's name are the first's."""
+        """Return the options of one tracker; options without a tracker's name are the first's."""
         is_first = tracker == self.trackers[0]
         found: dict[str, str] = {}
         for name, value in self.options.items():
@@ -180,7 +186,7 @@ def _option(name: str, value: object) -> str:
 
 
 class ArchiveSettings(Section):
-    """Archive of every value."""
+    """Settings of the archive of every value."""
 
     enabled: bool | None = None
     """Whether the archive is written. Unset: if pyarrow is installed."""
@@ -193,7 +199,7 @@ class ArchiveSettings(Section):
 
 
 class DiagnoseSettings(Section):
-    """Schedule of diagnosis."""
+    """Settings of the schedule of diagnosis."""
 
     every_s: Seconds = Field(2.0, ge=0)
     """Shortest time between two diagnoses of a run. All diagnoses together take 2 % of a core. 0:
@@ -209,16 +215,16 @@ class Readers(StrEnum):
 
 
 class ViewSettings(Section):
-    """Page with the runs, at the HTTP address of the bridge, if plotly is installed."""
+    """Settings of the page with the runs at the bridge's HTTP address."""
 
     readers: Readers = Readers.KNOWN
-    """Who may read the page. ``known``: those on loopback, or with one of ``auth.tokens``.
+    """Who may read the page. ``known``: those on loopback, or with a token of a ``team``.
     ``behind_proxy``: everybody whom an authenticating proxy lets through. ``nobody``: there is no
     page."""
 
 
 class TelemetrySettings(Section):
-    """Export of the bridge's own metrics."""
+    """Settings of the export of the bridge's own metrics."""
 
     endpoint: str | None = None
     """Base URL to which the bridge sends its own metrics by OTLP/HTTP. Unset: they are not sent."""
@@ -249,8 +255,12 @@ class BridgeSettings(Section):
     tls: TlsSettings = TlsSettings()
     """Encryption of both protocols."""
 
-    auth: AuthSettings = AuthSettings()
-    """Tokens and the experiments that each may write."""
+    team: Teams = Field((), examples=[TEAM_EXAMPLE])
+    """Tables ``[[team]]``: tokens, experiments and tracker of each team. Empty: no token is
+    required."""
+
+    audit: bool = False
+    """Whether the log tells who writes and who reads which run, see docs/security.md."""
 
     receive: ReceiveSettings = ReceiveSettings()
     """Limits on requests."""
@@ -280,8 +290,28 @@ class BridgeSettings(Section):
     """Time that a stopping bridge has to write its rows; what is left stays in ``data``."""
 
     @property
+    def tracker_of_teams(self) -> Mapping[str, TrackerSettings]:
+        """Return the tracker's settings of each team; without teams, the bridge's under ``""``."""
+        teams = {
+            team.name: self.tracker.with_options(team.tracker.options)
+            for team in self.team
+            if not team.gateway
+        }
+        return teams or {"": self.tracker}
+
+    def tracker_of(self, key: ExperimentKey) -> TrackerSettings:
+        """Return the tracker's settings of a run; with teams, those of the run's team.
+
+        Raises:
+            NoTeam: There are teams, and the experiment belongs to none.
+        """
+        found = self.tracker_of_teams.get(TokenShares(self.team).owner_of(key))
+        if found is None:
+            raise NoTeam(key.experiment)
+        return found
+
+    @property
     def journal_place(self) -> JournalPlace:
-        """Return what locates the journal."""
         url = None if self.journal.url is None else self.journal.url.get_secret_value()
         return JournalPlace(self.data, url, self.journal.max_bytes)
 
@@ -295,12 +325,12 @@ def load_settings(
     """Read the settings.
 
     Args:
-        file: A TOML file, or None for none.
-        overrides: From the command line, nested like the file; they win over everything.
+        file: Path of a TOML file, or None for none.
+        overrides: Values from the command line, nested like the file; they win over everything.
         defaults: Defaults of the calling command, where they differ from a bridge's.
 
     Raises:
-        ConfigError: Names the place, the fault, and the value.
+        ConfigError: A setting is wrong. The error names the place, the fault, and the value.
     """
     given = given_by_variables(BridgeSettings, os.environ)
     content: dict[str, object] = {}

@@ -4,29 +4,14 @@ Every drop adds to a counter. To add a counter, add its line in ``Counter``, and
 their enum. The documentation and the bridge's metrics are made of these lines.
 """
 
+import bisect
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Self
 
 from otel_rl.records import ExperimentKey
-
-__all__ = [
-    "ArchiveDrop",
-    "CommitRefusal",
-    "Counter",
-    "Counters",
-    "Gauge",
-    "Outcome",
-    "Refusal",
-    "Reload",
-    "Removal",
-    "SampleDrop",
-    "StateFault",
-    "TrackerFailure",
-    "ValueFold",
-    "Where",
-]
 
 _PREFIX: Final = "otel_rl.bridge."
 
@@ -88,6 +73,9 @@ class Refusal(StrEnum):
             ``receive.default_experiment`` is not set. Set one of the two.
         NOT_ALLOWED: The token may not write this experiment. Add the experiment to the token's
             ``experiments``.
+        WRONG_TEAM: The resource attribute ``otel_rl.team`` is not the team of the token, or a
+            gateway's resource has none that the bridge knows. Let the gateway write it, and set
+            ``gateway = true`` for the gateway's token.
         TOO_MANY_EXPERIMENTS: 1,000 experiments are in use. Look for a sender that makes a name for
             each process or step.
         SHARE_USED_UP: The token's share of the experiments is used up. Raise its ``share``, or look
@@ -112,6 +100,7 @@ class Refusal(StrEnum):
     MALFORMED = "malformed"
     NO_EXPERIMENT = "no_experiment"
     NOT_ALLOWED = "not_allowed"
+    WRONG_TEAM = "wrong_team"
     TOO_MANY_EXPERIMENTS = "too_many_experiments"
     SHARE_USED_UP = "share_used_up"
     INVALID_NAME = "invalid_name"
@@ -130,11 +119,11 @@ class Refusal(StrEnum):
 
 
 class Notification(StrEnum):
-    """What became of news that are told to ``notify.url``.
+    """What became of news for ``notify.url``.
 
     Attributes:
         SENT: Its receiver has taken the message.
-        REPEATED: The same was told less than ``notify.every`` ago.
+        REPEATED: The same news was sent less than ``notify.every`` ago.
         REFUSED: The receiver answers with an error of the sender, such as 404. The log says which.
         DROPPED: The receiver was away for ten minutes, or for the end of the bridge, or too much
             news waited for it.
@@ -152,7 +141,7 @@ class Reload(StrEnum):
     Attributes:
         OK: The files are used from now on.
         FAILED: A file cannot be used, so the former ones stay in use. The log says which file and
-            why.
+            why. The files are read again when they change, and every half a minute.
     """
 
     OK = "ok"
@@ -244,17 +233,6 @@ class TrackerFailure(StrEnum):
     UNEXPECTED = "unexpected"
 
 
-class CommitRefusal(StrEnum):
-    """Reason to undo a transaction of rows. Its batches wait and are retried.
-
-    Attributes:
-        SHARE_USED_UP: The token's share of the journal is used up until its rows are written. Check
-            its tracker.
-    """
-
-    SHARE_USED_UP = "share_used_up"
-
-
 class Removal(StrEnum):
     """Reason to remove an ended run from the journal. Its tracker has all rows.
 
@@ -299,7 +277,7 @@ class Counter(StrEnum):
 
     Attributes:
         description: One sentence for people.
-        reasons: Its closed set of reasons, or None if it has none.
+        reasons: Closed set of the counter's reasons; None if it has none.
         unit: UCUM unit.
     """
 
@@ -310,7 +288,6 @@ class Counter(StrEnum):
     def __new__(
         cls, name: str, unit: str, description: str, reasons: type[StrEnum] | None = None
     ) -> Self:
-        """Make a counter of a line of the table."""
         counter = str.__new__(cls, _PREFIX + name)
         counter._value_ = _PREFIX + name
         counter.description, counter.reasons, counter.unit = description, reasons, unit
@@ -358,14 +335,8 @@ class Counter(StrEnum):
     )
     TRACKER_RETRIES = "tracker.retries", "{retry}", "Retried deliveries.", TrackerFailure
     STATES_LOST = "states.lost", "{state}", "Unusable states, or parts of span logs.", StateFault
-    COMMITS_REFUSED = (
-        "commits.refused",
-        "{transaction}",
-        "Undone transactions of rows, retried.",
-        CommitRefusal,
-    )
     RUNS_REMOVED = "runs.removed", "{run}", "Ended runs removed from the journal.", Removal
-    RELOADS = "reloads", "{reading}", "Readings of tokens and certificates on SIGHUP.", Reload
+    RELOADS = "reloads", "{reading}", "Further readings of tokens and certificates.", Reload
     NOTIFICATIONS = "notifications", "{message}", "News for notify.url, by result.", Notification
     EXCEPTIONS = "exceptions", "{exception}", "Unexpected exceptions, by place.", Where
 
@@ -382,7 +353,6 @@ class Gauge(StrEnum):
     unit: str
 
     def __new__(cls, name: str, unit: str, description: str) -> Self:
-        """Make a gauge of a line of the table."""
         gauge = str.__new__(cls, _PREFIX + name)
         gauge._value_ = _PREFIX + name
         gauge.description, gauge.unit = description, unit
@@ -390,14 +360,59 @@ class Gauge(StrEnum):
 
     JOURNAL_SIZE = "journal.size", "By", "Size of the journal, bounded by ``journal.max_bytes``."
     SPOOL_SIZE = "spool.size", "By", "Acknowledged batches not yet in rows, by experiment."
+    RELOAD_FAILED = (
+        "reload.failed",
+        "{reading}",
+        "1 while a changed file of tokens or certificates cannot be used, else 0.",
+    )
     ROWS_PENDING = "rows.pending", "{row}", "Rows not yet handed to the tracker, by experiment."
+
+
+class Delay(StrEnum):
+    """The bridge's histograms, in seconds. Each is its name, which begins with ``otel_rl.bridge.``.
+
+    Attributes:
+        description: One sentence for people.
+    """
+
+    description: str
+
+    def __new__(cls, name: str, description: str) -> Self:
+        delay = str.__new__(cls, _PREFIX + name)
+        delay._value_ = _PREFIX + name
+        delay.description = description
+        return delay
+
+    ROW = "row.delay", "Time from the last request for a row until the row is stored, by team."
+    TRACKER = "tracker.delay", "Time from a stored row until a tracker is handed it, by team."
+
+
+DELAY_BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
+"""Upper bounds of the buckets of a ``Delay``, in seconds; one more bucket has all beyond."""
+
+
+@dataclass(slots=True)
+class Delays:
+    """Delays that have the same attributes.
+
+    Attributes:
+        counts: Number of delays in each bucket.
+        total_s: Sum of the delays, in seconds.
+    """
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(DELAY_BOUNDS_S) + 1))
+    total_s: float = 0.0
 
 
 class Counters:
     """Counts since the process started. Any thread may call any method.
 
-    Every pair of counter and reason exists from the start, so that 0 differs from "unknown". What
-    concerns one run is counted for that run, too.
+    Every pair of counter and reason exists from the start, so that 0 differs from "unknown". Counts
+    that belong to one run are also counted for that run.
+
+    Attributes:
+        on_delay: Called for each delay with its seconds and attributes, by the thread that adds the
+            delay.
     """
 
     def __init__(self) -> None:
@@ -405,6 +420,8 @@ class Counters:
         self._lock = threading.Lock()
         self._values: dict[tuple[str, str], int] = {}
         self._of_runs: dict[ExperimentKey, dict[tuple[str, str], int]] = {}
+        self._delays: dict[tuple[Delay, tuple[tuple[str, str], ...]], Delays] = {}
+        self.on_delay: Callable[[Delay, float, Mapping[str, str]], None] | None = None
         for counter in Counter:
             reasons = [str(reason) for reason in counter.reasons] if counter.reasons else [""]
             self._values.update(((str(counter), reason), 0) for reason in reasons)
@@ -420,13 +437,11 @@ class Counters:
         """Add ``n`` to the counter.
 
         Args:
-            counter: The counter.
-            n: Amount.
             reason: A member of the counter's own reasons; None for a counter without reasons.
-            run: Run of the samples, points or rows, if it is known.
+            run: Run of the counted samples, points or rows, if it is known.
 
         Raises:
-            KeyError: The counter has no such reason: a mistake in the calling code.
+            KeyError: The counter has no such reason: the calling code is wrong.
         """
         key = (str(counter), "" if reason is None else str(reason))
         with self._lock:
@@ -434,6 +449,33 @@ class Counters:
             if run is not None and n:
                 of_run = self._of_runs.setdefault(run, {})
                 of_run[key] = of_run.get(key, 0) + n
+
+    def delayed(self, delay: Delay, seconds: Iterable[float], **attributes: str) -> None:
+        """Add one delay for each of ``seconds``; one below 0, from a clock set back, counts as 0.
+
+        Args:
+            attributes: Attributes with a bounded number of values, such as the team. Empty ones are
+                left out.
+        """
+        named = {name: value for name, value in attributes.items() if value}
+        key = delay, tuple(named.items())
+        with self._lock:
+            of = self._delays.setdefault(key, Delays())
+            for one_s in (found := [max(0.0, one_s) for one_s in seconds]):
+                of.counts[bisect.bisect_left(DELAY_BOUNDS_S, one_s)] += 1
+                of.total_s += one_s
+        if (on_delay := self.on_delay) is not None:
+            for one_s in found:
+                on_delay(delay, one_s, named)
+
+    def delays(self, delay: Delay) -> Sequence[tuple[Mapping[str, str], Delays]]:
+        """Copy the delays so far, with their attributes."""
+        with self._lock:
+            return [
+                (dict(attributes), Delays([*of.counts], of.total_s))
+                for (kind, attributes), of in self._delays.items()
+                if kind is delay
+            ]
 
     def take_run(self, run: ExperimentKey) -> Mapping[tuple[str, str], int]:
         """Remove and return the counts of a run since the last call, by (name, reason)."""

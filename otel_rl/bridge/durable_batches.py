@@ -1,4 +1,4 @@
-"""Makes the batches of requests durable, and knows those that the journal refused."""
+"""Makes the batches of requests durable, and remembers those that the journal refused."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -13,8 +13,6 @@ from otel_rl.bridge.receive.journal_shares import JournalShares
 from otel_rl.errors import JournalClosed, JournalError, JournalFull
 from otel_rl.records import Batch
 
-__all__ = ["DurableBatches", "UnstoredBatches"]
-
 _DIGEST_BYTES: Final = 16
 _MAX_REMEMBERED: Final = 100_000  # 10 MB; a repetition of one beyond is not recognised
 
@@ -23,10 +21,10 @@ class DurableBatches:
     """Last step before a request is acknowledged. Any thread may call any method.
 
     Args:
-        kept: Called after each request of ``keep``.
+        kept: Called after each call of ``keep``.
 
     Attributes:
-        unstored: Batches that were not stored, except by a closed journal.
+        unstored: Batches that the journal did not store, unless it was closed.
     """
 
     def __init__(
@@ -48,13 +46,13 @@ class DurableBatches:
         """Store the batches of a request: they are durable when the future is done.
 
         Args:
-            also: Run in the same transaction, see ``Spool.submit``.
+            also: Function that runs in the same transaction, see ``Spool.submit``.
 
         Returns:
-            A future that cannot be cancelled, or has one of these errors, after which the sender
-            retries:
+            A future that cannot be cancelled. It may fail with one of these errors, after which the
+            sender retries:
 
-            JournalFull: No room, or none in a tenant's share.
+            JournalFull: There is no room, or none in a tenant's share.
             JournalClosed: The bridge is stopping.
             JournalGone: The journal was removed.
         """
@@ -89,9 +87,9 @@ class DurableBatches:
 
 
 class UnstoredBatches:
-    """Batches that were refused and did not come again: lost once their senders end.
+    """Batches that were refused and not sent again: they are lost once their senders end.
 
-    They are recognised by their bytes. Any thread may call any method.
+    The bytes of a batch identify it. Any thread may call any method.
 
     Args:
         max_remembered: Bound on the batches that are remembered.
@@ -106,7 +104,6 @@ class UnstoredBatches:
         self._reason = ""
 
     def add(self, batches: Sequence[Batch], error: JournalError) -> None:
-        """Remember batches that were not stored."""
         digests = [_digest(batch) for batch in batches]
         with self._lock:
             self._reason = str(error.args[0])  # without a hint about senders that retry
@@ -117,7 +114,6 @@ class UnstoredBatches:
                     self._unremembered += 1
 
     def came_again(self, batches: Sequence[Batch]) -> None:
-        """Forget batches that are stored now."""
         if self._digests:  # hashing is only for those who were refused
             digests = [_digest(batch) for batch in batches]
             with self._lock:

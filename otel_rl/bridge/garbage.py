@@ -4,8 +4,6 @@ import ctypes
 import gc
 from typing import Final
 
-__all__ = ["collect_rarely", "return_memory", "skip_last_collections"]
-
 _THRESHOLDS: Final = (10_000, 20, 50)
 """New objects, then rounds, between two collections of each generation; Python's are 700, 10, 10.
 
@@ -21,14 +19,14 @@ _LARGE_BLOCK_BYTES: Final = 1 << 20
 
 
 def collect_rarely() -> None:
-    """Let the collector run a tenth as often in this process. Idempotent."""
+    """Make the garbage collector run a tenth as often in this process. Idempotent."""
     gc.set_threshold(*_THRESHOLDS)
 
 
 def skip_last_collections() -> None:
-    """Let the interpreter end without looking at what is left: with W&B it takes 0.1 s of CPU.
+    """Let the interpreter end without a last collection, which takes 0.1 to 0.2 s of CPU.
 
-    For the end of a process that has closed everything; exit hooks still run.
+    This is for the end of a process that has closed everything; exit hooks still run.
     """
     gc.freeze()
 
@@ -36,9 +34,9 @@ def skip_last_collections() -> None:
 def return_memory() -> None:
     """Return the memory of requests to the system as soon as they are answered. Idempotent.
 
-    By default glibc learns from the first large one to take blocks of that size from a heap of each
-    thread, which keeps them: requests of 16 MiB left 350 MiB behind, those of 250 kB an eighth of a
-    small bridge. One heap is enough for threads that take turns.
+    By default glibc learns from the first large request to take blocks of that size from a heap of
+    each thread, which keeps them: requests of 16 MiB left 350 MiB behind, requests of 250 kB left
+    an eighth of a small bridge's memory. One heap is enough for threads that take turns.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
     if mallopt is not None:

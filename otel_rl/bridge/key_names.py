@@ -1,9 +1,10 @@
 """The name of each key for people: the same on the page, in a terminal, over MCP and in trackers.
 
-Rows and histories hold the keys of ``tracker_keys``, whose role in front a diagnosis reads. The
-catalogue of a run says how its program calls them, and people meet the program's name: an alert
-in a tracker, a chart on the page and an answer to an agent name one key alike. With
-``tracker.names``, a tracker and a diagnosis's alerts in it have other names than the page. Pure.
+Rows and histories hold the keys of ``tracker_keys``, which begin with the role that a diagnosis
+reads. The catalogue of a run says how its program calls each key, and people see the program's
+name: an alert in a tracker, a chart on the page and an answer to an agent name a key alike.
+``tracker.names`` gives a tracker, and a diagnosis's alerts in that tracker, other names than the
+page. Pure.
 """
 
 import re
@@ -14,8 +15,6 @@ from typing import Final
 
 from otel_rl.bridge.tracker_keys import MAX_KEY_BYTES
 from otel_rl.records import GPUS, HOSTS, KeySpec
-
-__all__ = ["DEVICES", "KeyNames", "NamedKeys"]
 
 DEVICES: Final = (f"{GPUS}/", f"{HOSTS}/")
 """Begins of the keys of GPUs and hosts."""
@@ -38,9 +37,9 @@ class KeyNames(StrEnum):
     """Names of metrics that a framework logged through its adapter.
 
     Attributes:
-        FRAMEWORK: The framework's own.
-        OTEL_RL: The shared ones.
-        BOTH: Each value under both.
+        FRAMEWORK: The framework's own names.
+        OTEL_RL: The names that frameworks share.
+        BOTH: Each value under both names.
     """
 
     FRAMEWORK = "framework"
@@ -52,8 +51,8 @@ class NamedKeys:
     """Keys of one run under their names, in the order of its catalogue.
 
     Args:
-        catalogue: As the journal has it.
-        names: Of metrics of frameworks.
+        catalogue: The catalogue as the journal has it.
+        names: Which names are used for metrics of frameworks.
     """
 
     def __init__(
@@ -71,9 +70,9 @@ class NamedKeys:
         return [one for named in self._of.values() for one in named]
 
     def add(self, spec: KeySpec) -> Sequence[KeySpec]:
-        """Return a further key under each of its names; those that were given before keep theirs.
+        """Return a further key under each of its names; keys that were added before keep theirs.
 
-        The value under a name is that of the row divided by the ``own_scale`` of the answer.
+        The value under a name is the row's value divided by the ``own_scale`` of the result.
         """
         named = self._of[spec.key] = [*self._named(spec)]
         self._taken.update(one.key for one in named)
@@ -85,10 +84,10 @@ class NamedKeys:
         return (named[0].key, named[0].own_scale) if named else (key, 1.0)
 
     def in_words(self, text: str) -> str:
-        """Return a sentence with the names in it for the keys of rows.
+        """Return a sentence in which the keys of rows are replaced by their names.
 
-        A key whose values have another scale or sign under its name stays: the numbers of the
-        sentence are those of rows.
+        A key whose values have another scale or sign under its name stays, because the numbers in
+        the sentence are those of rows.
         """
         within = (key for key in self._of if key in text and self.of(key)[1] == 1)
         longest_first = sorted(within, key=len, reverse=True)

@@ -1,9 +1,9 @@
-"""Tells an address of the web what a run's diagnosis has found, and a crash: ``[notify]``.
+"""Tells a web address what a run's diagnosis has found, and of a crash: ``[notify]``.
 
-Each piece of news is one request: a message as Slack and its like take it, ``{"text": "..."}``, or
-JSON with the parts. The same news of a run is told again only after a while, however often a fault
-comes and goes. A message is repeated until its receiver has taken it, for ten minutes; news that
-wait when the bridge is killed are not told.
+Each piece of news is one request: a message as Slack and similar services take it, ``{"text":
+"..."}``, or JSON with the parts. The same news of a run is sent again only after a while, however
+often a fault comes and goes. A message is repeated until its receiver has taken it, for ten
+minutes; news that wait when the bridge is killed are lost.
 """
 
 import contextlib
@@ -31,8 +31,6 @@ from otel_rl.run_id import run_id
 from otel_rl.setting_types import Seconds, Section
 from otel_rl.version import __version__
 
-__all__ = ["Format", "Notifier", "NotifySettings"]
-
 _log = logging.getLogger(__name__)
 
 _MOST_WAITING: Final = 256
@@ -46,7 +44,7 @@ _TRY_AGAIN: Final = frozenset({408, 425, 429})  # and all from 500 on
 
 
 class Format(StrEnum):
-    """What a message is."""
+    """Format of a message."""
 
     AUTO = "auto"
     SLACK = "slack"
@@ -54,7 +52,7 @@ class Format(StrEnum):
 
 
 class NotifySettings(Section):
-    """Messages to a webhook about what a diagnosis has found, and about crashes."""
+    """Settings of messages to a webhook about findings of a diagnosis, and about crashes."""
 
     url: SecretStr | None = None
     """Address to which each message is sent by POST, such as an incoming webhook of Slack. Unset:
@@ -95,7 +93,7 @@ class _Message(NamedTuple):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Reports a redirect as an error: a POST that follows one arrives without its body."""
+    """Reports a redirect as an error, because a redirected POST arrives without its body."""
 
     def redirect_request(self, *_: object) -> None:
         return None
@@ -105,9 +103,9 @@ class Notifier:
     """Sends messages, from a thread of its own.
 
     Args:
-        settings: With a URL.
-        counters: Get one of ``Notification`` for each piece of news.
-        clock_s: Of the pauses, see ``time.monotonic``.
+        settings: Settings that have a URL.
+        counters: Counters to which each piece of news adds a ``Notification``.
+        clock_s: Clock of the pauses, see ``time.monotonic``.
     """
 
     def __init__(
@@ -139,9 +137,9 @@ class Notifier:
         self._thread.start()
 
     def add(self, key: ExperimentKey, news: News) -> None:
-        """Send a message about news of a run, unless they were told a short time ago.
+        """Send a message about a run's news, unless the same news were sent a short time ago.
 
-        It does not wait.
+        The call does not wait.
         """
         now_s, subject = self._clock_s(), (key, news.kind, news.worker)
         told_s = self._told_s.get(subject)
@@ -157,7 +155,7 @@ class Notifier:
             self._counters.add(Counter.NOTIFICATIONS, reason=Notification.DROPPED)
 
     def stop(self) -> None:
-        """Send what waits, for a few seconds at most, and end. Idempotent."""
+        """Send the waiting messages, for a few seconds at most, and end. Idempotent."""
         self._stop_s = min(self._stop_s, time.monotonic() + _STOP_S)
         self._stopping.set()
         with contextlib.suppress(queue.Full):  # then the thread looks for the end by itself
@@ -180,7 +178,7 @@ class Notifier:
                 return
 
     def _send(self, message: _Message) -> Notification:
-        """Send one message, again and again until it is taken, refused, or too old."""
+        """Send one message repeatedly until it is taken, refused, or too old."""
         body = json.dumps(self._content(message), ensure_ascii=False).encode(errors="replace")
         begun_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
         while True:
@@ -244,5 +242,5 @@ class _Failure(NamedTuple):
 
 
 def _escaped(text: str) -> str:
-    """Return the text as Slack shows it as it is: no mention of a channel, no link."""
+    """Return the text so that Slack shows it literally: no mention of a channel, no link."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,11 +1,12 @@
-"""Files and directories that only their owner can read: they hold prompts, settings and output."""
+"""Files and directories that only their owner can read, for prompts, settings and output."""
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["UMASK", "make_private_directory", "open_private", "sync"]
+from otel_rl.errors import ConfigError
 
 UMASK: Final = 0o077
 """Umask of the bridge's processes, for all that a tracker's library creates in them."""
@@ -15,7 +16,7 @@ def make_private_directory(directory: Path) -> Sequence[Path]:
     """Make a directory and its parents. Existing ones keep their mode.
 
     Returns:
-        Those that were made, the deepest first.
+        The directories that were made, the deepest first.
     """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
@@ -35,3 +36,47 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_secret(setting: str, path: Path) -> bytes:
+    """Read a file that only its owner and group can read or change.
+
+    The group may read it: orchestrators hand secrets to non-root processes that way.
+
+    Args:
+        setting: Name of the setting, for the error.
+
+    Raises:
+        ConfigError: The file cannot be read, or all users of the machine can read it. The error
+            never quotes its content.
+    """
+    try:
+        with path.open("rb") as file:
+            # Mode of the open file, so that it cannot be replaced in between.
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            content = file.read()
+    except (OSError, ValueError) as exc:  # an invalid path
+        raise unreadable(setting, path, exc) from exc
+    if mode & stat.S_IRWXO:
+        raise ConfigError(
+            f"{setting}: {path} is open to every user of this machine (mode {mode:o}).",
+            hint=f"Run: chmod o= {path}",
+        )
+    return content
+
+
+def unreadable(setting: str, path: Path, error: OSError | ValueError) -> ConfigError:
+    """Build the error for a file that cannot be read.
+
+    The error names the file only if its directory exists: a secret may stand where its path should.
+    """
+    try:
+        is_path = path.parent != Path() and path.parent.is_dir()
+    except (OSError, ValueError):
+        is_path = False
+    reason = getattr(error, "strerror", None) or "no path"
+    what = f"{path} cannot be read" if is_path else "there is no file of the name that it has"
+    return ConfigError(
+        f"{setting}: {what}: {reason}.",
+        hint="" if is_path else "Give the path of the file, with its directory.",
+    )

@@ -1,7 +1,7 @@
-"""Writes stored runs to trackers, each from its tracker's position.
+"""Writes stored runs to trackers, each from the position of its tracker.
 
-A run is read beside a bridge that runs, and nothing of its journal changes. Of its rows those that
-exist when the replay begins are written.
+A run is read beside a bridge that runs, and its journal does not change. The rows that exist when
+the replay begins are written.
 """
 
 import threading
@@ -21,18 +21,16 @@ from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.errors import JournalClosed
 from otel_rl.records import Description, ExperimentKey, KeySpec, Row
 
-__all__ = ["ReadOnlyJournal", "Replay", "StoredRun"]
-
 _T = TypeVar("_T")
 
 _FOREVER_S: Final = 1e8  # of a thread's longest wait; a replay ends for other reasons
 
 
 class ReadOnlyJournal:
-    """The journal of a directory, see ``Journal``. Every write is refused.
+    """The journal of a directory as a ``Journal`` that refuses every write.
 
     Raises:
-        JournalError: It cannot be read.
+        JournalError: The journal cannot be read.
     """
 
     shards = 1
@@ -67,16 +65,16 @@ class ReadOnlyJournal:
 class StoredRun:
     """A run in a journal, under its own or another name, see ``RowSource``.
 
-    Its rows are marked with the identity of the journal, as those of a bridge are.
+    The rows are marked with the identity of the journal, as a bridge marks them.
 
     Args:
-        stored: Name of the run there.
+        stored: Name of the run in the journal.
 
     Attributes:
-        end: Number of its rows; later ones are left to another replay.
+        end: Number of the run's rows; later rows are left to another replay.
 
     Raises:
-        JournalError: It cannot be read.
+        JournalError: The journal cannot be read.
     """
 
     def __init__(self, store: RunStore, stored: ExperimentKey) -> None:
@@ -123,9 +121,8 @@ class Replay:
     """One run on its way to one tracker. ``run`` works; any thread may ask for ``status``.
 
     Args:
-        key: Its name in the tracker.
-        settings: Of the delivery.
-        patience_s: Seconds without progress after which an unavailable tracker is given up.
+        key: Name of the run in the tracker.
+        patience_s: Seconds without progress after which the replay gives up an unavailable tracker.
 
     Raises:
         ConfigError: The tracker cannot work with its settings.
@@ -164,7 +161,7 @@ class Replay:
         self._delivery.abandon()
 
     def _watch(self) -> None:
-        """Give up on a tracker that accepts nothing."""
+        """Give up on a tracker that accepts no rows."""
         before, since_s = -1, time.monotonic()
         while not self._stopped.wait(0.2):
             status = self.status()

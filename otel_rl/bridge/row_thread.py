@@ -14,8 +14,6 @@ from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import JournalError, JournalGone
 
-__all__ = ["RowThread", "stop_timeout_s"]
-
 _log = logging.getLogger(__name__)
 
 # Rows are also closed by time, so rounds run even when nothing arrives.
@@ -55,7 +53,7 @@ class RowThread:
     """Makes rows of the batches in the spool. Other threads call the public methods.
 
     Args:
-        stores: What rows are made of, and where they are kept.
+        stores: Journal from which rows are made, and in which they are kept.
     """
 
     def __init__(
@@ -102,10 +100,10 @@ class RowThread:
         """Make the last rows, and wait for the end of the thread.
 
         Args:
-            begun_s: When the bridge began to stop, see ``time.monotonic``.
+            begun_s: Time at which the bridge began to stop, see ``time.monotonic``.
             failed: Whether workers that did not report their end have failed; None if they may
                 still run.
-            by: Signal that ended them; None if none is known.
+            by: Signal that ended the workers; None if none is known.
         """
         self._stop_begun_s = begun_s
         self._failed, self._ended_by = failed, by
@@ -146,14 +144,14 @@ class RowThread:
                 self._wait_for_work(begun_s + min(_MAX_GATHERING_S, _GATHERING * used_s))
 
     def _wait_for_work(self, at_least_s: float) -> None:
-        """Sleep until a request comes, at least until ``at_least_s``, at most a tick longer."""
+        """Sleep until there is a request, at least until ``at_least_s``, at most a tick longer."""
         left_s = max(0.0, at_least_s - time.monotonic())
         if self._work.wait(left_s + _TICK_S):
             self._stopping.wait(max(0.0, at_least_s - time.monotonic()))
         self._work.clear()
 
     def _round(self) -> bool:
-        """Run one round of row making. Returns whether more may be ready at once."""
+        """Run one round of making rows. Returns whether more may be ready at once."""
         if self._journal.busy_s > _HELD_UP_S:
             return False  # the run's rows could not be stored, and may depend on waiting batches
         begun_s, last_s = time.monotonic(), self._round_s
@@ -173,8 +171,8 @@ class RowThread:
     def _finish(self) -> None:
         """Make rows of everything that was accepted, for at most half of the stop timeout.
 
-        Without room for rows, the tracker frees some by taking those that are there: wait as long
-        as it is about to, however slow it is.
+        Without room for rows, trackers free some by taking present rows: wait as long as a tracker
+        is about to take some, however slow it is.
         """
         taken_s = time.monotonic()
         until_s = self._stop_begun_s + self._settings.stop_timeout_s / 2

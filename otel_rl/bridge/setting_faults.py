@@ -1,4 +1,4 @@
-"""Mistakes in settings, in words, each with a way out that works as it is printed."""
+"""Mistakes in settings in words, each with a remedy that works as it is printed."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +13,6 @@ from otel_rl.setting_types import fields_of
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
-
-__all__ = ["faults_in_words"]
 
 _MAX_SHOWN: Final = 200
 
@@ -79,7 +77,7 @@ def _lines(
 
 
 def _as_written(model: type[BaseModel], location: tuple[int | str, ...]) -> Sequence[str]:
-    """Return the place of a mistake by the names of settings, not of fields."""
+    """Return the place of a mistake by the names of settings instead of fields."""
     path: list[str] = []
     section: type[BaseModel] | None = model
     for one in location:
@@ -93,7 +91,7 @@ def _as_written(model: type[BaseModel], location: tuple[int | str, ...]) -> Sequ
 def _way_out(
     model: type[BaseModel], place: Sequence[str], error: "ErrorDetails", words: str
 ) -> str:
-    """Return how to set what is wrong. A variable wins over the file and over wider variables."""
+    """Return how to correct a setting. A variable wins over the file and wider variables."""
     path: list[str] = []
     field: FieldInfo | None = None
     section: type[BaseModel] | None = model
@@ -124,11 +122,11 @@ def _named_in(words: str, section: type[BaseModel]) -> Sequence[str]:
 
 
 def _may_be_secret(location: tuple[int | str, ...], value: object) -> bool:
-    """Return whether a value may be secret: tables may hold anything, too."""
+    """Return whether a value may be secret: tables may hold secrets, too."""
     return (
         isinstance(value, Mapping | list | tuple)
         # A digest's place may hold the token itself; a URL has a password.
-        or location[:1] in {("auth",), ("tls",)}
+        or location[:1] in {("team",), ("tls",)}
         or location in _MAY_HOLD_A_URL
         or location[:2] == ("tracker", "options")
         or any(is_secret_name(str(part)) for part in location)

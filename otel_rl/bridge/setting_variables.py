@@ -1,4 +1,4 @@
-"""Settings as people write them, in files and variables: their names, and mistakes in them."""
+"""Settings as people write them in files and variables: their names, and mistakes in them."""
 
 import json
 import re
@@ -13,15 +13,6 @@ from pydantic.fields import FieldInfo
 from otel_rl.errors import ConfigError
 from otel_rl.setting_types import fields_of
 
-__all__ = [
-    "ENV_PREFIX",
-    "as_json",
-    "by_field",
-    "given_by_variables",
-    "unknown_setting",
-    "variable_of",
-]
-
 ENV_PREFIX: Final = "OTEL_RL_BRIDGE__"
 
 _ONE_UNDERSCORE: Final = "OTEL_RL_BRIDGE_"
@@ -32,7 +23,7 @@ _SERVICE: Final = re.compile(
 )
 _SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")
 
-_ALIKE: Final = 0.7  # a gateway's OTEL_RL_BRIDGE_TOKEN and AUTH__TOKENS: 0.63
+_ALIKE: Final = 0.7  # a gateway's OTEL_RL_BRIDGE_TOKEN and TEAM: 0.44
 
 
 def variable_of(path: Sequence[str]) -> str:
@@ -40,7 +31,7 @@ def variable_of(path: Sequence[str]) -> str:
 
 
 def as_json(path: Sequence[str], field: FieldInfo) -> str:
-    """Return how a list or table is set by its variable."""
+    """Return how to set a list or table by its variable."""
     return f"{variable_of(path)}='{json.dumps((field.examples or [field.default])[0])}'"
 
 
@@ -50,8 +41,8 @@ def given_by_variables(
     """Return the values of variables, nested by the names of fields.
 
     Raises:
-        ConfigError: A variable is no setting, sets a part of one, or is a list or table and no
-            JSON.
+        ConfigError: A variable names no setting, sets a part of one, or is a list or table without
+            valid JSON.
     """
     found: dict[str, tuple[Sequence[str], object]] = {}
     for variable, value in environment.items():
@@ -79,10 +70,10 @@ def given_by_variables(
 
 
 def by_field(model: type[BaseModel], given: Mapping[str, object]) -> dict[str, object]:
-    """Return settings by the names of fields; what is no setting is left as it is.
+    """Return settings by the names of fields; names of no setting are left as they are.
 
     Raises:
-        ConfigError: A field's own name is used, which is not that of its setting.
+        ConfigError: A setting is given by the name of its field, which is not the setting's name.
     """
     return _by_field(model, model, given, ())
 
@@ -150,7 +141,7 @@ def _value(model: type[BaseModel], variable: str, path: Sequence[str], value: st
 
 
 def _meant(model: type[BaseModel], name: str, value: str) -> str:
-    """Return the variable for which ``name``, with one underscore, was meant; empty if none."""
+    """Return the variable that ``name``, with one underscore, was meant to be; empty if none."""
     if _SERVICE.fullmatch(name) or _SERVICE_ADDRESS.match(value):
         return ""
     known = {path.replace(".", "_"): path for path in _paths(model)}
@@ -163,8 +154,8 @@ def unknown_setting(model: type[BaseModel], path: Sequence[str], *, variable: st
     """Return a message about a setting that does not exist, with what may have been meant.
 
     Args:
-        path: Sections and name.
-        variable: Its variable, as it was written; empty for a setting of a file.
+        path: Sections and name of the setting.
+        variable: The setting's variable, as it was written; empty for a setting of a file.
     """
     dotted = ".".join(path)
     known = list(_paths(model))
@@ -183,7 +174,6 @@ def unknown_setting(model: type[BaseModel], path: Sequence[str], *, variable: st
 
 
 def _paths(model: type[BaseModel], section: str = "") -> Iterator[str]:
-    """Yield the path of each section and setting, with dots."""
     for name, field in fields_of(model).items():
         yield f"{section}{name}"
         below = _section(field)

@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute
 
 from otel_rl.bridge.archive.archiver import FILE_BYTES, Archiver
 from otel_rl.bridge.config import BridgeSettings, ListenSettings
-from otel_rl.bridge.counters import Counter, Counters, Where
+from otel_rl.bridge.counters import Counter, Counters, Delay, Where
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings
 from otel_rl.bridge.delivery.tracker import backend
 from otel_rl.bridge.diagnosis.process import DiagnosisProcess, arguments_of, environment_of
@@ -24,13 +24,11 @@ from otel_rl.bridge.receive.tokens import Grant, TokenShares
 from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import MissingExtra
-from otel_rl.records import ExperimentKey
+from otel_rl.records import ExperimentKey, Row
 from otel_rl.setting_types import Address
 
 if TYPE_CHECKING:
     from otel_rl.bridge.receive.grpc import GrpcServer
-
-__all__ = ["Page", "archiver", "delivery", "delivery_settings", "diagnosis", "retention", "servers"]
 
 # Pause after a tracker's first failure; it doubles from there.
 _FIRST_RETRY_S = 0.5
@@ -54,7 +52,7 @@ def archiver(
     """Return the archive's writer; None if it is off, or on by default without its library.
 
     Raises:
-        MissingExtra: The archive is demanded, and its library is not installed.
+        MissingExtra: The settings demand the archive, and its library is not installed.
     """
     if settings.archive.enabled is False:
         return None
@@ -82,6 +80,9 @@ def delivery_settings(settings: BridgeSettings, name: str) -> DeliverySettings:
         # Bridges that share the tracker's directory share its locks.
         scratch=tracker.directory if is_shared else settings.data,
         attributes=tracker.options_of(name),
+        of_teams={
+            team: own.options_of(name) for team, own in settings.tracker_of_teams.items() if team
+        },
         max_writers=tracker.max_live_runs or most,
         confirm_interval_s=tracker.confirm_interval_s,
         keep_confirmed_s=tracker.keep_confirmed_s,
@@ -97,9 +98,10 @@ def delivery(
     settings: BridgeSettings,
     stores: Stores,
     counters: Counters,
+    clock_ns: Callable[[], int],
     *,
     tenant: Callable[[ExperimentKey], str],
-    tenants: Collection[str],
+    shares: TokenShares,
     opened: Callable[[ExperimentKey, str], None],
 ) -> DeliveryManager:
     """Return the delivery to all trackers.
@@ -107,7 +109,14 @@ def delivery(
     Raises:
         ConfigError: A tracker is unknown, or cannot work with its settings.
     """
-    settings.tracker.check_options()
+    for tracker in settings.tracker_of_teams.values():
+        tracker.check_options()
+
+    def written(tracker: str, key: ExperimentKey, rows: Sequence[Row]) -> None:
+        now_ns = clock_ns()
+        seconds = [(now_ns - row.stored_ns) / 1e9 for row in rows if row.stored_ns]
+        counters.delayed(Delay.TRACKER, seconds, team=shares.owner_of(key), tracker=tracker)
+
     return DeliveryManager(
         stores.run_store,
         [
@@ -116,8 +125,10 @@ def delivery(
         ],
         counters.add,
         tenant=tenant,
-        tenants=tenants,
+        tenants=shares.tokens,
+        team=shares.owner_of,
         opened=opened,
+        written=written,
     )
 
 
@@ -129,7 +140,7 @@ def retention(
     tenant: Callable[[ExperimentKey], str],
     busy: Callable[[], Collection[ExperimentKey]],
 ) -> Retention:
-    """Return the chooser of ended runs to remove; ``busy`` are those that still have work."""
+    """Return what removes ended runs; ``busy`` returns runs that still have work."""
     journal = settings.journal
     ended_bytes = journal.max_bytes // _ENDED_PART
 
@@ -166,14 +177,14 @@ def diagnosis(
 
 
 def diagnosis_process(settings: BridgeSettings) -> DiagnosisProcess:
-    """Return the process, whose words are alerts in the tracker, and so have its names."""
+    """Return the diagnosis process. Its words become alerts in the tracker, with its key names."""
     place = settings.journal_place
     arguments = [*arguments_of(place), f"--names={settings.tracker.names}"]
     return DiagnosisProcess(environment_of(place), arguments)
 
 
 class Page(Protocol):
-    """Pages for people at the HTTP address, made elsewhere."""
+    """Pages for people at the HTTP address, made by another module."""
 
     def routes(
         self,
@@ -187,7 +198,7 @@ class Page(Protocol):
 
         Args:
             grant: Returns the grant of an ``Authorization`` header; None if no token is required.
-            wants_token: Whether one is.
+            wants_token: Whether a token is required.
             count_failure: Called for each failure of the page that its reader gets as an answer.
         """
         ...
@@ -204,13 +215,15 @@ def servers(
     *,
     page: Page | None,
     counters: Counters,
+    metrics: Callable[[], str],
     takes_exports: bool = True,
 ) -> "Mapping[str, HttpServer | GrpcServer]":
     """Bind the ports. The servers answer once they are started.
 
     Args:
-        counters: Count failures of the page.
-        takes_exports: False for a bridge that nobody sends to: it only has a page.
+        counters: Counters of failures of the page.
+        metrics: Returns the text that Prometheus scrapes at the health port.
+        takes_exports: Whether the bridge takes exports; without them it only has a page.
 
     Returns:
         The servers by the names of their settings, in the order in which they are stopped.
@@ -234,7 +247,7 @@ def servers(
             )
             bound = {"http": http, **bound}
         if listen.health is not None:
-            bound["health"] = HttpServer(intake, *listen.health, is_health_only=True)
+            bound["health"] = HttpServer(intake, *listen.health, metrics=metrics)
     except BaseException:
         for server in bound.values():
             server.stop()

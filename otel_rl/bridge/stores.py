@@ -16,18 +16,17 @@ from otel_rl.bridge.receive.journal_shares import JournalShares
 from otel_rl.bridge.receive.tokens import TokenShares
 from otel_rl.records import ExperimentKey
 
-__all__ = ["Stores"]
-
 
 class Stores:
     """The journal of one bridge, with its parts.
 
     Args:
-        tenant: Name of the tenant whose a run is.
+        tenant: Returns the name of the tenant that a run belongs to.
 
     Attributes:
-        leases: Runs that are this bridge's; None where no other bridge shares the journal.
-        deliveries: What the first tracker has; ``of`` for the others.
+        leases: Leases of the runs that this bridge owns; None where no other bridge shares the
+            journal.
+        deliveries: Deliveries to the first tracker; ``of`` returns those to another.
 
     Raises:
         ConfigError: The journal cannot be used.
@@ -73,7 +72,7 @@ class Stores:
             self.journal,
             max_share=RUN_SHARE,
             owners=self.owners,
-            room=self.room if shares.are_needed else None,
+            is_left=self.room.is_left,
         )
         self.deliveries = DeliveryStore(
             self.journal,

@@ -1,7 +1,7 @@
 """The bridge's own metrics in OpenTelemetry: every counter, and every queue length.
 
-Uses a MeterProvider of its own, never the global one, which belongs to the surrounding program and
-may be used by a tracker library.
+The metrics use a MeterProvider of their own, never the global one, which belongs to the surrounding
+program and may be used by a tracker library.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import CallbackOptions, Observation
 
-from otel_rl.bridge.counters import Counter, Counters, Gauge
+from otel_rl.bridge.counters import DELAY_BOUNDS_S, Counter, Counters, Delay, Gauge
 from otel_rl.bridge.delivery.manager import DeliveryManager
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.runs import RunStore
@@ -24,18 +24,12 @@ from otel_rl.semconv import names
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
 
-__all__ = ["GaugeValue", "SelfMetrics", "otlp_reader", "queue_gauges"]
-
 _SERVICE = "otel_rl.bridge"
 
 
 @dataclass(frozen=True, slots=True)
 class GaugeValue:
-    """Current value of a gauge.
-
-    Attributes:
-        value: In the gauge's unit.
-    """
+    """Current value of a gauge."""
 
     gauge: Gauge
     value: float
@@ -46,7 +40,7 @@ class SelfMetrics:
     """Offers the bridge's metrics to readers from construction until ``stop``.
 
     Args:
-        levels: Called for each gauge at each collection, on the reader's thread.
+        levels: Called at each collection on the reader's thread; returns the values of the gauges.
     """
 
     def __init__(
@@ -75,6 +69,14 @@ class SelfMetrics:
                 gauge, [self._level_observer(gauge)], gauge.unit, gauge.description
             )
 
+        histograms = {
+            delay: meter.create_histogram(
+                delay, "s", delay.description, explicit_bucket_boundaries_advisory=DELAY_BOUNDS_S
+            )
+            for delay in Delay
+        }
+        counters.on_delay = lambda delay, s, attributes: histograms[delay].record(s, attributes)
+
     def stop(self) -> None:
         """Export a last time and stop. Waits at most a few seconds for the endpoint."""
         self._provider.shutdown(timeout_millis=3_000)
@@ -100,7 +102,7 @@ class SelfMetrics:
 
 
 def otlp_reader(endpoint: str, interval_s: float) -> "MetricReader":
-    """Exports to ``endpoint`` over OTLP/HTTP."""
+    """Return a reader that exports to ``endpoint`` over OTLP/HTTP."""
     # Its HTTP client takes 6 MB that a bridge without such an endpoint saves.
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
@@ -110,17 +112,23 @@ def otlp_reader(endpoint: str, interval_s: float) -> "MetricReader":
 
 
 def queue_gauges(
-    journal: Journal, spool: Spool, run_store: RunStore, delivery: DeliveryManager
+    journal: Journal,
+    spool: Spool,
+    run_store: RunStore,
+    delivery: DeliveryManager,
+    *,
+    team: Callable[[ExperimentKey], str] = lambda _: "",
 ) -> Iterator[GaugeValue]:
-    """Yield the present values, of runs of this bridge; fewer while the journal is unreachable."""
+    """Yield the present values for this bridge's runs; fewer while the journal is unreachable."""
+
+    def named(key: ExperimentKey) -> dict[str, str]:
+        of_team = {"team": name} if (name := team(key)) else {}
+        return {names.RL_EXPERIMENT_NAME: key.experiment, names.RL_TRIAL_NAME: key.trial, **of_team}
+
     with contextlib.suppress(JournalError):  # the row thread reports it
         yield GaugeValue(Gauge.JOURNAL_SIZE, journal.size())
         for key, use in spool.in_use().items():
             if use.waiting and run_store.is_ours(key):  # else its owner reports it
-                yield GaugeValue(Gauge.SPOOL_SIZE, use.waiting, _named(key))
+                yield GaugeValue(Gauge.SPOOL_SIZE, use.waiting, named(key))
         for key in dict.fromkeys(status.key for status in delivery.status()):
-            yield GaugeValue(Gauge.ROWS_PENDING, delivery.pending(key), _named(key))
-
-
-def _named(key: ExperimentKey) -> dict[str, str]:
-    return {names.RL_EXPERIMENT_NAME: key.experiment, names.RL_TRIAL_NAME: key.trial}
+            yield GaugeValue(Gauge.ROWS_PENDING, delivery.pending(key), named(key))

@@ -4,11 +4,11 @@ All rules, in order:
 
 1. A prefix ``rl.`` of a name is removed.
 2. Eight families have a section of their own: phases ``phase/<role>/<phase>``, the critical path of
-  a step ``critical_path/<role>/<phase>``, the use of a step's processes ``health/<role>/...``, what
-  the allocation's time was worth ``goodput/<role>/<part>``, GPUs ``gpu/<role>/...``, replicas of a
+  a step ``critical_path/<role>/<phase>``, the use of a step's processes ``health/<role>/...``, the
+  value of the allocation's time ``goodput/<role>/<part>``, GPUs ``gpu/<role>/...``, replicas of a
   service and a role's liveness ``service/<role>/...``, metrics of otel_rl itself
-  ``otel_rl/<role>/...``, and hosts, which have no role, ``host/...``. Everything else is
-  ``<role>/...``. Metrics of one GPU are under ``gpu/<host>/<device>/...``, of all of them under
+  ``otel_rl/<role>/...``, and hosts, which have no role, ``host/...``. All other metrics are under
+  ``<role>/...``. Metrics of one GPU are under ``gpu/<host>/<device>/...``, of all GPUs under
   ``gpu/...``, and of one host under ``host/<host>/...``.
 3. A name that begins with its own role does not repeat it: ``rl.train.loss`` of a trainer is
   ``trainer/loss``, ``rl.generator.queue.depth`` of a generator is ``generator/queue/depth``.
@@ -44,25 +44,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from otel_rl.bridge.otlp.device_attributes import device_metric, without_labels
 from otel_rl.records import GPUS, HOSTS
 from otel_rl.semconv import names
-
-__all__ = [
-    "DIAGNOSIS_ALERT",
-    "DIAGNOSIS_CAUSE",
-    "DIAGNOSIS_WORKER",
-    "MAX_KEY_BYTES",
-    "MAX_TABLE_KEY_BYTES",
-    "NO_FINDING",
-    "OVERFLOW",
-    "alert_text",
-    "device_key",
-    "device_prefix",
-    "metric_path",
-    "own_key",
-    "read_key",
-    "tracker_key",
-    "variant_key",
-    "worker_key",
-]
 
 DIAGNOSIS_CAUSE = "diagnosis/cause"
 """Label: kind of the fault that a diagnosis found, if any."""
@@ -168,9 +149,9 @@ def metric_path(
 
 
 def own_key(name: str, attributes: Iterable[tuple[str, str]] = ()) -> str:
-    """Return a name of the program as a key: as it is written, behind no role.
+    """Return a name of the program as a key: as it is written, without a role in front.
 
-    Only slashes divide it, rule 6 applies, and the values of attributes follow.
+    Only slashes divide the name, rule 6 applies, and the values of attributes follow.
     """
     shown = [value for key, value in sorted(attributes) if key not in _NOT_IN_KEY]
     path = [segment for segment in name.split("/") if segment] or [name]
@@ -203,14 +184,14 @@ def device_key(prefix: str, name: str, attributes: Iterable[tuple[str, str]] = (
 
 
 def variant_key(key: str, identity: str) -> str:
-    """Return a distinct key for a metric with the same path as another, given its identity."""
+    """Return a distinct key for a metric that has the same path as another metric."""
     return f"{key}/_xh{hashlib.sha256(identity.encode(errors='replace')).hexdigest()[:10]}_"
 
 
 def read_key(key: str) -> tuple[str, ...]:
-    """Return the path of a key, with its statistic if there is one: undoes rule 6.
+    """Undo rule 6: return the path of a key, with its statistic if there is one.
 
-    A cut-off part is lost.
+    A part that was cut off is lost.
     """
     return tuple(
         _ESCAPED.sub(lambda code: chr(int(code[1], 16)), segment)
@@ -220,9 +201,9 @@ def read_key(key: str) -> tuple[str, ...]:
 
 
 def alert_text(labels: Mapping[str, str]) -> str | None:
-    """Return the finding that a row with these labels alerts of; None without one.
+    """Return the finding that a row with these labels raises an alert for; None for no alert.
 
-    A row that only brings the estimate of a known finding up to date has no label of its cause.
+    A row that only updates the estimate of a known finding has no label of its cause.
     """
     words = labels.get(DIAGNOSIS_ALERT, NO_FINDING)
     return None if words == NO_FINDING or DIAGNOSIS_CAUSE not in labels else words

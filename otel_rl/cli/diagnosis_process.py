@@ -1,20 +1,15 @@
 """Process that diagnoses the live runs of a bridge, ``python -m otel_rl.cli.diagnosis_process``.
 
-It answers one question at a time, and keeps what it has read of the runs that go on. It has a low
-priority, ends after some minutes without a question, and when the bridge does: its end of the
-socket is then closed.
+It keeps what it has read of the runs that go on.
 """
 
 import argparse
 import contextlib
 import os
-import signal
-import socket
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from multiprocessing.connection import Connection as Channel
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,10 +17,11 @@ import orjson
 
 from otel_rl.bridge.diagnosis.histories import LiveHistories, Open
 from otel_rl.bridge.diagnosis.process import URL_VARIABLE
-from otel_rl.bridge.garbage import collect_rarely, return_memory
+from otel_rl.bridge.garbage import collect_rarely, return_memory, skip_last_collections
 from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.reader import looking
 from otel_rl.bridge.key_names import KeyNames
+from otel_rl.bridge.reading_process import answer_questions
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.report_json import run_as_json
 from otel_rl.errors import JournalUnavailable, OtelRLError
@@ -34,9 +30,6 @@ from otel_rl.run_id import run_id
 from otel_rl.view.journals import Journals
 from otel_rl.view.worker_places import completed
 
-__all__ = ["main"]
-
-_NICENESS: Final = 10
 _IDLE_S: Final = 600.0
 
 
@@ -84,7 +77,7 @@ class _Answers:
             history = looked.history
             silent_s = max(0.0, time.time() - history.newest_ns / 1e9)
             report = diagnose(history, silent_s=silent_s)
-            if report.causes or report.symptoms or report.changes:
+            if report.causes or report.observations or report.symptoms or report.changes:
                 found = journals.run(run_id(experiment, trial))
                 if found is not None:
                     report = completed(found, report, self._names)
@@ -115,24 +108,20 @@ class _Answers:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="otel_rl.cli.diagnosis_process", allow_abbrev=False)
-    parser.add_argument("--channel", type=int, required=True)
+    parser.add_argument("channel", type=int)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--max-bytes", type=int, required=True)
     parser.add_argument("--names", type=KeyNames, default=KeyNames.FRAMEWORK)
     parser.add_argument("--shared", action="store_true")
     parsed = parser.parse_args(arguments)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bridge ends it
-    with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
     collect_rarely()
     return_memory()
     url = os.environ[URL_VARIABLE] if parsed.shared else None
-    channel: Channel[bytes, bytes] = Channel(socket.socket(fileno=parsed.channel).detach())
     answers = _Answers(JournalPlace(parsed.data, url, parsed.max_bytes), parsed.names)
-    with contextlib.closing(answers), contextlib.suppress(EOFError, ConnectionError):
-        while channel.poll(_IDLE_S):
-            channel.send_bytes(answers.answer(channel.recv_bytes()))
+    with contextlib.closing(answers):
+        answer_questions(parsed.channel, answers.answer, idle_s=_IDLE_S)
 
 
 if __name__ == "__main__":
     main()
+    skip_last_collections()

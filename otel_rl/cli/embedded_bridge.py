@@ -1,6 +1,5 @@
 """Bridge inside a command."""
 
-import importlib.util
 import os
 import secrets
 import shlex
@@ -15,29 +14,17 @@ from otel_rl.bridge.delivery.wandb.account import is_disabled
 from otel_rl.bridge.journal.places import Beside, home_of
 from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
 from otel_rl.bridge.receive.tls import listens_on_loopback
-from otel_rl.bridge.receive.tokens import AuthSettings
+from otel_rl.bridge.receive.tokens import TeamSettings, TeamTracker
 from otel_rl.bridge.rows.messages import News
 from otel_rl.bridge.stages import Page
 from otel_rl.cli.ending.files import keep_settings
 from otel_rl.cli.own_run import wandb_account
 from otel_rl.cli.run_names import RunNames
-from otel_rl.cli.standard_streams import say
+from otel_rl.cli.standard_streams import is_json, say
 from otel_rl.errors import ConfigError, JournalLocked
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from otel_rl.setting_types import OFF
-
-__all__ = [
-    "Embedded",
-    "auth_of",
-    "check_embedded",
-    "embedded_defaults",
-    "page_link",
-    "renamed",
-    "started",
-    "tracker_of_a_program",
-    "without_disabled",
-]
 
 
 def embedded_defaults(names: RunNames) -> dict[str, object]:
@@ -84,7 +71,6 @@ def started(
     """Start a bridge.
 
     Args:
-        settings: Its settings.
         is_one_launch: See ``Bridge``; it names the page of each run as it is opened.
         named: A run whose page was named before.
         news: See ``told`` of ``Bridge``.
@@ -102,9 +88,9 @@ def started(
         if bridge.is_stopping:
             return  # the report of the end says it
         say(f"run {run}: {location}")
-        if is_one_launch and run not in have_page and (link := page_link(bridge, run, token)):
+        if is_one_launch and run not in have_page:
             have_page.add(run)
-            say(f"page of run {run}: ", token=link)
+            say_page(f"page of run {run}", bridge, run, token)
 
     bridge = Bridge(
         settings,
@@ -127,13 +113,23 @@ def started(
 
 def _keep(settings: BridgeSettings) -> None:
     """Keep what `otel-rl finish` needs: a run that was to be online must not end in files."""
-    account, environment = wandb_account(settings), dict(os.environ)
-    if account is not None and not environment.get("WANDB_MODE"):
-        environment["WANDB_MODE"] = "online" if account.online else "offline"
+    accounts = {of: wandb_account(tracker) for of, tracker in settings.tracker_of_teams.items()}
+    online = {of: account.online for of, account in accounts.items() if account}
+    environment = dict(os.environ)
+    if online and not environment.get("WANDB_MODE"):
+        environment["WANDB_MODE"] = "online" if any(online.values()) else "offline"
+    if any(online.values()):  # but the other teams have no key
+        teams = [team if online.get(team.name, True) else _offline(team) for team in settings.team]
+        settings = settings.model_copy(update={"team": tuple(teams)})
     try:
         keep_settings(settings, environment)
     except OSError as exc:
         say(f"{exc.filename}: {exc.strerror}, so `otel-rl finish` will not know these settings")
+
+
+def _offline(team: TeamSettings) -> TeamSettings:
+    options = {**team.tracker.options, "wandb.mode": "offline"}
+    return team.model_copy(update={"tracker": TeamTracker(options=options)})
 
 
 def _check_room(settings: BridgeSettings) -> None:
@@ -146,19 +142,21 @@ def _check_room(settings: BridgeSettings) -> None:
 
 
 def _page(settings: BridgeSettings) -> Page | None:
-    if settings.view.readers is Readers.NOBODY or importlib.util.find_spec("plotly") is None:
+    if settings.view.readers is Readers.NOBODY:
         return None
     from otel_rl.view.page_process import BridgePage  # of no use to a bridge without it
 
     return BridgePage(settings)
 
 
-def page_link(bridge: Bridge, key: ExperimentKey | None = None, token: str = "") -> str:
-    """Return the link to the page of a run, or of all runs; empty if the bridge serves none."""
-    if not bridge.has_page:
-        return ""
-    root = f"http://{bridge.http}/{f'?token={token}' * bool(token)}"
-    return root if key is None else f"{root}#/run/{run_id(*key)}/overview"
+def say_page(text: str, bridge: Bridge, key: ExperimentKey | None, token: str) -> None:
+    """Say where the page of a run is, or of all runs, if the bridge serves one.
+
+    JSON has no token: a log goes to many readers, and who has this token may send, too.
+    """
+    if bridge.has_page:
+        place = f"#/run/{run_id(*key)}/overview" if key is not None else ""
+        say(f"{text}: ", link=f"http://{bridge.http}/{place}", token="" if is_json() else token)
 
 
 class Embedded:
@@ -167,12 +165,10 @@ class Embedded:
     A run that another process writes gets the next free name, at the start and later.
 
     Args:
-        settings: Its settings.
         names: Of the run that is expected.
         news: See ``told`` of ``Bridge``.
 
     Attributes:
-        bridge: The bridge.
         names: Of the run that is expected, with the next free one of its trial.
         token: Which senders, and readers of the page, need; empty without one. A port of loopback
             is open to all users of the host.
@@ -196,13 +192,13 @@ class Embedded:
         listen = settings.listen
         # Who is to send to a port that the user has chosen, or from another host, is not started
         # from here, and gets a token from the user.
-        if not settings.auth.tokens and all(
+        if not settings.team and all(
             listens_on_loopback(one.host) and not one.port
             for one in (listen.http, listen.grpc)
             if one is not None
         ):
             self.token = secrets.token_urlsafe(24)
-            settings = settings.model_copy(update={"auth": auth_of(self.token)})
+            settings = settings.model_copy(update={"team": team_of(self.token)})
         tracker = tracker_of_a_program(settings.tracker, names.typed.get("name"))
         settings = settings.model_copy(update={"tracker": tracker})
         # Above the journals of all commands; None where the user has named the journal.
@@ -243,18 +239,10 @@ class Embedded:
         )
 
 
-def auth_of(token: str) -> AuthSettings:
-    return AuthSettings.model_validate(
-        {
-            "tokens": [
-                {
-                    "name": "own",
-                    "experiments": ["*"],
-                    "sha256": [sha256(token.encode()).hexdigest()],
-                }
-            ]
-        }
-    )
+def team_of(token: str) -> tuple[TeamSettings]:
+    """Return the only team of a bridge that belongs to one command."""
+    digest = sha256(token.encode()).hexdigest()
+    return (TeamSettings(name="own", experiments=("*",), sha256=(digest,)),)
 
 
 def renamed(key: ExperimentKey, name: ExperimentKey) -> None:
@@ -286,7 +274,6 @@ def tracker_of_a_program(tracker: TrackerSettings, name: str | None = None) -> T
     """Return the tracker's settings where the runs of one program are written.
 
     Args:
-        tracker: As given.
         name: Typed name of the run in the tracker.
     """
     options: dict[str, str] = {}

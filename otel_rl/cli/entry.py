@@ -2,13 +2,12 @@
 
 import signal
 
-__all__ = ["main"]
-
 
 def main() -> int:
     minds = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not under nohup
     if minds:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing has begun: it dies of the signal
+    from otel_rl.bridge.garbage import skip_last_collections
     from otel_rl.cli.main import main as run_command  # takes long
 
     try:
@@ -16,6 +15,7 @@ def main() -> int:
     finally:
         if minds:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit status is known
+        skip_last_collections()
 
 
 def _raise_interrupts() -> None:

@@ -29,8 +29,6 @@ from otel_rl.worker.settings import (
     is_disabled,
 )
 
-__all__ = ["adapter_environment", "misspelt", "notes_on", "reporting_environment", "wants_grpc"]
-
 _SWITCH: Final = "OTEL_RL_ADAPTERS"
 _PATH: Final = "PYTHONPATH"
 
@@ -186,7 +184,6 @@ def notes_on(base: Mapping[str, str], environment: Mapping[str, str]) -> Iterato
     Values are left out: an endpoint may hold a password.
 
     Args:
-        base: The user's environment.
         environment: Result of ``reporting_environment``.
     """
     replaced = [

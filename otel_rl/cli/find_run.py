@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, Self
 
 from otel_rl.bridge.config import BridgeSettings
@@ -23,21 +24,14 @@ from otel_rl.bridge.journal.reader import (
     removed_runs,
 )
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
+from otel_rl.cli.logs.find import log_at
+from otel_rl.cli.logs.journal import limits, write_journal
+from otel_rl.cli.logs.log import Log
 from otel_rl.cli.options import settings_of
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-
-__all__ = [
-    "FoundRun",
-    "Runs",
-    "add_run",
-    "directory_named",
-    "matching",
-    "steps",
-    "take_directory",
-]
 
 _PATHS: Final = ("/", "./", "../", "~")
 _HINT: Final = (
@@ -46,13 +40,21 @@ _HINT: Final = (
 )
 
 
-def add_run(parser: argparse.ArgumentParser, default: str = "the most recently active run") -> None:
+def add_run(
+    parser: argparse.ArgumentParser,
+    default: str = "the most recently active run",
+    *,
+    takes_logs: bool = True,
+) -> None:
     """Add the argument for a run, or a directory with runs; ``default`` is in its help."""
+    what = "a run by EXPERIMENT[/TRIAL] or id, or a data directory"
+    if takes_logs:
+        what += ", or a log of others (`otel-rl help read-a-log`)"
     parser.add_argument(
         "run",
         nargs="?",
-        metavar="RUN|DIR",
-        help=f"a run by EXPERIMENT[/TRIAL] or id, or a data directory (default: {default})",
+        metavar="RUN|DIR|LOG" if takes_logs else "RUN|DIR",
+        help=f"{what} (default: {default})",
     )
 
 
@@ -73,7 +75,6 @@ def matching(name: str | None, keys: Iterable[ExperimentKey]) -> Sequence[Experi
 
     Args:
         name: ``EXPERIMENT/TRIAL``, either of the two, or an id.
-        keys: Names of the runs that there are.
 
     Raises:
         ConfigError: Both parts may contain slashes, and the same text is that of several runs.
@@ -122,6 +123,7 @@ class Runs:
 
     Args:
         settings: With the place of the journals.
+        directories: Of journals to look into in place of those; None for those.
 
     Attributes:
         faults: Why journals could not be read at the last look.
@@ -130,10 +132,12 @@ class Runs:
         OtelRLError: The database of ``journal.url`` cannot be used.
     """
 
-    def __init__(self, settings: BridgeSettings) -> None:
+    def __init__(self, settings: BridgeSettings, directories: Sequence[Path] | None = None) -> None:
         self.faults: Sequence[str] = ()
         self._place = settings.journal_place
-        self._shared = None if settings.journal.url is None else self._place.open()
+        self._directories = directories
+        is_shared = settings.journal.url is not None and directories is None
+        self._shared = self._place.open() if is_shared else None
 
     def __enter__(self) -> Self:
         return self
@@ -142,16 +146,46 @@ class Runs:
         if self._shared is not None:
             self._shared.close()
 
-    def look(self) -> Sequence[FoundRun]:
-        if self._shared is not None:
-            with self._shared.read() as connection:
-                return _by_activity(_of_journal(read_runs(connection), None, self._shared.read))
-        return self.below(journals_below(self._place.directory))
+    def look(self, name: str | None = None) -> Sequence[FoundRun]:
+        """Return the runs of a name, or all, the most recently active one first.
 
-    def below(self, directories: Iterable[Path]) -> Sequence[FoundRun]:
+        Raises:
+            ConfigError: There is none of this name. Says which there are, or when it was removed.
+        """
+        runs = self._all()
+        keys = [run.key for run in runs]
+        wanted = {*matching(name, keys)}
+        if name is not None and not wanted:
+            raise self._not_found(name, keys)
+        return [run for run in runs if run.key in wanted]
+
+    def named(self, name: str | None) -> Sequence[FoundRun]:
+        """Return the runs of a name, or all, of which there is one; say what cannot be read.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        try:
+            runs = self.look(name)
+        finally:
+            self.status()
+        if not runs:
+            raise self._place.no_run()
+        return runs
+
+    def status(self) -> int:
+        """Say which journals could not be read at the last look, and return the exit status."""
+        for fault in self.faults:
+            say(fault)
+        return 1 if self.faults else 0
+
+    def _all(self) -> Sequence[FoundRun]:
         found: list[FoundRun] = []
         faults: list[str] = []
-        for directory in directories:
+        if self._shared is not None:
+            with self._shared.read() as connection:
+                found += _of_journal(read_runs(connection), None, self._shared.read)
+        for directory in self._journals():
             try:
                 with looking(directory) as connection:
                     overviews = read_runs(connection, directory)
@@ -160,52 +194,37 @@ class Runs:
                 continue
             found += _of_journal(overviews, directory, partial(looking, directory))
         self.faults = faults
-        return _by_activity(found)
+        return sorted(found, key=lambda one: (-one.overview.changed_ns, str(one.key)))
 
-    def named(self, name: str | None) -> Sequence[FoundRun]:
-        """Return the runs of a name, the most recently active one first.
+    def _journals(self) -> Iterable[Path]:
+        if self._shared is not None:
+            return ()
+        if self._directories is not None:
+            return self._directories
+        return journals_below(self._place.directory)
 
-        Journals that cannot be read are said.
-
-        Raises:
-            ConfigError: There is none. Says which there are, or when it was removed.
-        """
-        runs = self.look()
-        self.status()
-        keys = [run.key for run in runs]
-        wanted = {*matching(name, keys)}
-        if wanted:
-            return [run for run in runs if run.key in wanted]
+    def _not_found(self, name: str, keys: Sequence[ExperimentKey]) -> ConfigError:
         gone = self._removed()
-        for key in matching(name, gone)[-1:] if name is not None else ():
+        for key in matching(name, gone)[-1:]:
             when = datetime.fromtimestamp(gone[key] / 1e9, UTC)
-            raise ConfigError(
+            return ConfigError(
                 f"{key} ended and was removed from the journal on {when:%Y-%m-%d}. Its rows are in "
                 "the tracker.",
                 hint="journal.keep_ended and journal.max_bytes set how long ended runs stay.",
             )
-        raise self.not_found(name, keys)
-
-    def not_found(self, name: str | None, keys: Sequence[ExperimentKey]) -> ConfigError:
-        if name is None or not keys:
+        if not keys:
             return self._place.no_run()
+        where = self._place.words if self._directories is None else "in these journals"
         return ConfigError(
-            f"There is no run {name!r} {self._place.words}.",
-            hint=names_there_are(name, map(str, keys)),
+            f"There is no run {name!r} {where}.", hint=names_there_are(name, map(str, keys))
         )
-
-    def status(self) -> int:
-        """Say which journals could not be read at the last look, and return the exit status."""
-        for fault in self.faults:
-            say(fault)
-        return 1 if self.faults else 0
 
     def _removed(self) -> Mapping[ExperimentKey, int]:
         """Return runs that ended and were removed from the journals, and when (ns)."""
         if self._shared is not None:
             return removed_runs(self._shared)
         found: dict[ExperimentKey, int] = {}
-        for directory in journals_below(self._place.directory):
+        for directory in self._journals():
             with contextlib.suppress(JournalError):  # it is among the faults
                 found.update(removed_runs(directory))
         return found
@@ -220,40 +239,62 @@ def _of_journal(
         yield FoundRun([*of_run], directory, open_)
 
 
-def _by_activity(found: Iterable[FoundRun]) -> Sequence[FoundRun]:
-    return sorted(found, key=lambda one: (-one.overview.changed_ns, str(one.key)))
-
-
 # Directories in place of runs
 
 
-def take_directory(arguments: argparse.Namespace, *, may_be_empty: bool = False) -> None:
+def take_directory(
+    arguments: argparse.Namespace,
+    *,
+    may_be_empty: bool = False,
+    takes_logs: bool = True,
+    is_one_of_several: bool = False,
+) -> None:
     """Move a directory in ``arguments.run`` to ``arguments.data``, unless a run has the name.
 
-    It may be a data directory, that of one run, or the file of a journal.
+    It may be a data directory, that of one run, or the file of a journal; or the log of a run that
+    others have written, which is read into a journal that is there as long as ``arguments``.
 
     Args:
         arguments: With ``run`` and the options of ``add_journal_options``.
         may_be_empty: Whether journals may come later.
+        takes_logs: Whether it may be a log.
+        is_one_of_several: Whether ``arguments.data`` may be that of other runs.
 
     Raises:
-        ConfigError: It has no journal, does not exist, or is named twice.
+        ConfigError: It has no journal, does not exist, is named twice, or is a log without numbers.
     """
     text: str | None = arguments.run
-    if text is None:
+    if text is None or _is_run(arguments, text):
         return
     path = directory_named(text)
-    if path is None:
+    has_journal = path is not None and next(journals_below(path), None) is not None
+    log = log_at(text) if takes_logs and not has_journal else None
+    if log is None and path is None:
         if text.startswith(_PATHS):
             raise ConfigError(f"There is no directory {text!r}.", hint=_HINT)
         return
-    if _is_run(arguments, text):
-        return
-    if arguments.data is not None:
+    if arguments.data is not None and not is_one_of_several:
+        if log is not None:
+            raise ConfigError("--data: a log has no data directory.", hint="Leave out --data.")
         raise ConfigError("Name the directory once, as DIR or by --data.")
-    if not may_be_empty and next(journals_below(path), None) is None:
-        raise ConfigError(f"There is no journal in {text!r}, nor directly below.", hint=_HINT)
+    if log is not None:
+        _take_log(arguments, log)
+        return
+    if not (has_journal or may_be_empty):
+        hint = f"{_HINT} Of a log of others, name its own directory." if takes_logs else _HINT
+        raise ConfigError(f"There is no journal in {text!r}, nor directly below.", hint=hint)
     arguments.data, arguments.run = path, None
+
+
+def _take_log(arguments: argparse.Namespace, log: Log) -> None:
+    """Write a journal of the log, and say what the log does not tell."""
+    directory = TemporaryDirectory(prefix="otel-rl-log-")  # removed with ``arguments``, or at exit
+    if log.source != arguments.run:
+        say(f"{arguments.run!r} has {log.kind}: {log.source!r}")
+    write_journal(log, Path(directory.name))
+    for sentence in limits(log):
+        say(sentence)
+    arguments.log, arguments.data, arguments.run = directory, Path(directory.name), None
 
 
 def directory_named(text: str) -> Path | None:

@@ -9,7 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,10 +18,10 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.places import Beside
 from otel_rl.bridge.receive.inbox_reader import InboxReader
 from otel_rl.cli.embedded_bridge import (
-    auth_of,
     check_embedded,
     renamed,
     started,
+    team_of,
     tracker_of_a_program,
     without_disabled,
 )
@@ -34,8 +34,6 @@ from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalLocked
 from otel_rl.inbox import BRIDGE_LOCK, BRIDGE_STARTING, INBOX, WANTED, Lock, make_inbox, segments
 from otel_rl.setting_types import OFF
-
-__all__ = ["LISTENS_NOWHERE", "held", "join_inboxes", "of_inboxes", "serve_inbox"]
 
 LISTENS_NOWHERE: Final = {
     "listen": {"http": OFF, "grpc": OFF},
@@ -59,9 +57,6 @@ _LINGER_S: Final = 10.0
 
 def serve_inbox(arguments: argparse.Namespace) -> int:
     """Write the run until its workers have ended, and return the exit status.
-
-    Args:
-        arguments: With ``inbox``, and the options of a bridge.
 
     Raises:
         ConfigError: A setting is wrong.
@@ -92,12 +87,10 @@ def held(inboxes: Sequence[Path]) -> Iterator[None]:
     Raises:
         JournalLocked: Another bridge reads one of them.
     """
-    locks = [lock for inbox in inboxes if inbox.is_dir() for lock in [_locked(inbox)]]
-    try:
+    with ExitStack() as locks:
+        for inbox in filter(Path.is_dir, inboxes):
+            locks.callback(_locked(inbox).close)
         yield
-    finally:
-        for lock in locks:
-            lock.close()
 
 
 def _locked(inbox: Path) -> Lock:
@@ -130,10 +123,6 @@ def join_inboxes(inboxes: Sequence[Path], arguments: argparse.Namespace) -> bool
     """Write the run whose inboxes these are, of one host or several, and end.
 
     Its journal is beside the first of them.
-
-    Args:
-        inboxes: Directories.
-        arguments: With the options of a bridge.
 
     Returns:
         Whether nothing is left.
@@ -168,7 +157,7 @@ def _serve(arguments: argparse.Namespace, inbox: Path) -> int:
     token = secrets.token_urlsafe(24)
     settings = settings_of(arguments, overrides=_LISTENS_FOR_THE_PAGE)
     check_embedded(settings)
-    settings = settings.model_copy(update={"auth": auth_of(token)})
+    settings = settings.model_copy(update={"team": team_of(token)})
     enabled = without_disabled(settings)
     if enabled is None:
         say("W&B is disabled (WANDB_MODE), and is the only tracker: the run is kept, but not shown")

@@ -21,18 +21,17 @@ from otel_rl.bridge.garbage import collect_rarely
 from otel_rl.cli.standard_streams import (
     FULL,
     Formatter,
+    JsonFormatter,
     abandon_output,
+    complain,
     open_closed_streams,
     print_error,
 )
 from otel_rl.errors import ConfigError, MissingExtra, OtelRLError
-from otel_rl.redaction import shown
 from otel_rl.version import __version__
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-__all__ = ["command_parser", "main"]
 
 
 class _Command(NamedTuple):
@@ -64,9 +63,8 @@ COMMANDS: Final = {
     "replay": _Command("write stored runs to a tracker, again or for the first time", "bridge"),
     "runs": _Command("list runs, or the workers of one; once, or kept up to date", "bridge"),
     "view": _Command(
-        "show runs in a browser, live and ended, without any account", "view", "plotly"
+        "show runs in a browser, or write one to a file; without any account", "bridge"
     ),
-    "report": _Command("write one HTML file about a run, to mail or to keep", "view", "plotly"),
     "mcp": _Command("serve runs to agents, over the Model Context Protocol", "mcp", "mcp"),
     "dashboard": _Command("arrange the charts of runs in a W&B workspace, by topic", "bridge"),
     "help": _Command("print a page of the documentation, or list the topics", ""),
@@ -94,7 +92,7 @@ def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], None] = lamb
     try:
         arguments = _parsed(given)
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(_formatter(os.environ.get("OTEL_RL_LOG_FORMAT") or "text"))
         logging.basicConfig(
             level=_log_level(os.environ.get("OTEL_RL_LOG_LEVEL") or "WARNING"), handlers=[handler]
         )
@@ -109,8 +107,7 @@ def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], None] = lamb
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # nothing was started yet
     except OtelRLError as exc:
-        for line in str(exc).splitlines():
-            print_error(shown(f"otel-rl: {line}"))
+        complain(str(exc))
         return 2
     except OSError as exc:
         if exc.errno not in FULL or exc.filename is not None:
@@ -134,6 +131,16 @@ def _check_working_directory() -> None:
         raise ConfigError(
             "The working directory was removed.", hint="Change to another one and call it again."
         ) from exc
+
+
+def _formatter(name: str) -> logging.Formatter:
+    if name == "json":
+        return JsonFormatter()
+    if name != "text":
+        raise ConfigError(
+            f'OTEL_RL_LOG_FORMAT: unknown format (got "{name}").', hint="Choose text or json."
+        )
+    return Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def _log_level(name: str) -> int:

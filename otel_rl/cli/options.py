@@ -13,19 +13,6 @@ from otel_rl.diagnose.result import Kind
 from otel_rl.semconv.spec import Tier
 from otel_rl.setting_types import OFF, Address, address_of
 
-__all__ = [
-    "FOUND",
-    "add_bridge_options",
-    "add_journal_options",
-    "add_listen_options",
-    "host_and_port",
-    "kinds",
-    "kinds_or_any",
-    "listen_settings",
-    "settings_of",
-]
-
-
 _ATTACH: Final[Mapping[str, Any]] = {
     "metavar": "RUN",
     "nargs": "?",
@@ -41,7 +28,6 @@ def add_bridge_options(
     """Add the options for the tracker and the making of rows, and for the journal.
 
     Args:
-        parser: Of the command.
         attach: How the command takes ``--attach``, for argparse; default as a service bridge.
     """
     group = parser.add_argument_group("bridge")
@@ -84,7 +70,7 @@ FOUND: Final = 3
 
 
 def kinds(text: str) -> frozenset[str]:
-    """Read kinds of causes, for argparse.
+    """Read kinds of causes, for argparse; ``cause`` stands for all of them.
 
     Raises:
         ArgumentTypeError: There is no such kind.
@@ -92,27 +78,21 @@ def kinds(text: str) -> frozenset[str]:
     given = frozenset(filter(None, map(str.strip, text.split(","))))
     if not given:
         raise argparse.ArgumentTypeError("name a cause, such as nan")
-    for unknown in sorted(given - {*Kind}):
+    for unknown in sorted(given - {"cause", *Kind}):
         near = get_close_matches(unknown, [*Kind], 1)
         hint = f"Did you mean {near[0]}?" if near else "`otel-rl help diagnose` lists the causes."
         raise argparse.ArgumentTypeError(f"{unknown}: no cause of a diagnosis. {hint}")
-    return given
-
-
-def kinds_or_any(text: str) -> frozenset[str]:
-    """Read kinds of causes; ``cause`` stands for all of them."""
-    words = [word.strip() for word in text.split(",")]
-    if "cause" not in words:
-        return kinds(text)
-    others = ",".join(word for word in words if word not in {"cause", ""})
-    return frozenset(map(str, Kind)) | (kinds(others) if others else frozenset())
+    return frozenset(Kind) if "cause" in given else given
 
 
 def add_listen_options(parser: argparse.ArgumentParser) -> None:
     for name, default in (
         ("http", "default: 127.0.0.1:4318; `off` listens nowhere"),
         ("grpc", "default: 127.0.0.1:4317; `off` listens nowhere"),
-        ("health", "answer health probes, GET /healthz, there too, without TLS (default: off)"),
+        (
+            "health",
+            "answer GET /healthz and /metrics there, without TLS and tokens (default: off)",
+        ),
     ):
         parser.add_argument(f"--{name}", metavar="HOST:PORT", type=_address_or_off, help=default)
 
@@ -162,6 +142,8 @@ def settings_of(
             given["rows"] = {"per_worker": True}
     if arguments.data:
         given["data"] = arguments.data
+    if "log" in arguments:  # of others, read into a journal in a directory
+        given["journal"] = {"url": None}
     return load_settings(arguments.config, given, defaults=defaults)
 
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.config import BridgeSettings, TrackerSettings
 from otel_rl.bridge.delivery.wandb.account import (
     OWN_RUN,
     Account,
@@ -14,30 +14,24 @@ from otel_rl.bridge.delivery.wandb.account import (
 )
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError
-from otel_rl.records import Description
-
-__all__ = ["attach_environment", "check_attach", "not_joined", "wandb_account"]
+from otel_rl.records import Description, ExperimentKey
 
 _VARIABLE: Final = "OTEL_RL_ATTACH"
 
 
-def wandb_account(settings: BridgeSettings) -> Account | None:
-    if "wandb" not in settings.tracker.trackers:
+def wandb_account(tracker: TrackerSettings, key: ExperimentKey | None = None) -> Account | None:
+    """Return the account of a run, or of any; None if they are not in W&B."""
+    if "wandb" not in tracker.trackers:
         return None
-    options = settings.tracker.options_of("wandb")
-    return find_account(WandbSettings.parse(options), os.environ)
+    return find_account(WandbSettings.parse(tracker.options_of("wandb")), os.environ, key)
 
 
-def check_attach(arguments: argparse.Namespace) -> None:
-    """Check what ``--attach`` needs.
-
-    Raises:
-        ConfigError: It is missing.
-    """
-    trackers = [name for given in arguments.tracker or () for name in given.split(",")]
+def check_attach(arguments: argparse.Namespace, settings: BridgeSettings) -> None:
+    """Raise ConfigError if what ``--attach`` needs is missing."""
     if not arguments.attach:
         return
-    if trackers and "wandb" not in trackers:
+    trackers = settings.tracker.trackers
+    if "wandb" not in trackers:
         raise ConfigError(
             f"--attach: joins a W&B run, and the tracker is {', '.join(trackers)}.",
             hint="Remove one of the two, or add --tracker wandb.",
@@ -51,7 +45,7 @@ def check_attach(arguments: argparse.Namespace) -> None:
 
 def attach_environment(settings: BridgeSettings) -> Mapping[str, str]:
     """Return the variables by which CMD shares its W&B run, and say what becomes of that."""
-    account = wandb_account(settings)
+    account = wandb_account(settings.tracker)
     if account is None:
         return {_VARIABLE: "off"}
     if account.attached_run == OWN_RUN:
@@ -67,7 +61,7 @@ def attach_environment(settings: BridgeSettings) -> Mapping[str, str]:
 
 
 def not_joined(settings: BridgeSettings, description: Description) -> Iterator[str]:
-    account = wandb_account(settings)
+    account = wandb_account(settings.tracker)
     if account is not None and account.attached_run == OWN_RUN and not description.own_run:
         yield (
             "CMD has made no W&B run that could be joined, so these rows are in a run of "

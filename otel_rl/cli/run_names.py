@@ -18,13 +18,6 @@ from otel_rl.semconv.names import RL_EXPERIMENT_NAME, RL_TRIAL_NAME
 from otel_rl.worker.identity import checked_name, parse_resource_attributes
 from otel_rl.worker.settings import DEFAULT_EXPERIMENT, LAUNCH, TYPED
 
-__all__ = [
-    "NAMES",
-    "RunNames",
-    "run_names",
-    "variable_of",
-]
-
 NAMES: Final = ("experiment", "trial", "role", "project", "name")
 """What can be typed, each as an option and as a variable ``OTEL_RL_<NAME>``."""
 
@@ -47,7 +40,6 @@ class RunNames:
     Attributes:
         typed: On the command line, by ``NAMES``.
         known: In the caller's environment, where they are not typed.
-        launch: The launch.
         default_experiment: What this command calls the experiment.
     """
 

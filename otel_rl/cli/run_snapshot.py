@@ -27,16 +27,6 @@ from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = [
-    "RunWatch",
-    "Snapshot",
-    "WorkerLine",
-    "figures",
-    "summary",
-    "worker_lines",
-    "worst_first",
-]
-
 _ROWS: Final = 240
 _FURTHER: Final = 10  # times as far back, for a run whose steps take minutes
 _RATE_S: Final = 30.0  # steps of this long make the rate
@@ -82,7 +72,6 @@ class WorkerLine(NamedTuple):
 
     @property
     def role(self) -> str:
-        """Return its role."""
         return self.name.rpartition("/")[0]
 
 
@@ -124,7 +113,6 @@ class Snapshot:
     """A run at one moment.
 
     Attributes:
-        key: The run.
         state: ``running``, ``stalled``, ``interrupted``, or how it has ended.
         step: The newest step; None before the first.
         steps_per_s: Of the last half a minute; None before the second step.
@@ -217,8 +205,6 @@ class RunWatch:
         """Return the run as it is now.
 
         Args:
-            connection: Of its journal.
-            overview: Of the run, just read.
             now_ns: Nanoseconds since the epoch; default: the clock.
         """
         now_ns = time.time_ns() if now_ns is None else now_ns
@@ -320,9 +306,6 @@ def worker_lines(
 
     Args:
         known: Its processes, in the order of appearance; of a name the last one counts.
-        facts: The newest of its history.
-        specs: Its keys.
-        now_ns: Nanoseconds since the epoch.
         is_interrupted: Whether no bridge works on the run, so that nothing is known of now.
     """
     times, ages = _phase_times(facts), _phase_ages(facts, specs, now_ns)

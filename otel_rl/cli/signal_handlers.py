@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-__all__ = ["EndRequests", "end_requests", "handled"]
-
 _SIGNALLED = 128
 
 

@@ -21,18 +21,6 @@ from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import shown
 
-__all__ = [
-    "Line",
-    "LiveLine",
-    "News",
-    "Screen",
-    "counted",
-    "is_live",
-    "keep_on_screen",
-    "live_line",
-    "progress",
-]
-
 # The command shares the terminal with the live line. So its lines scroll in a region that ends
 # above the last row, and the live line is written with one call that leaves the cursor where it
 # was: progress bars that rewrite their line, and lines without an end, stay as they are.
@@ -83,9 +71,7 @@ class LiveLine:
     """Last row of a terminal, written every second by a thread until the context ends.
 
     Args:
-        stream: The terminal.
         text: Returns the line; called by that thread.
-        every_s: How often.
     """
 
     def __init__(

@@ -10,8 +10,6 @@ from otel_rl.records import KeySpec
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Tier
 
-__all__ = ["Panel", "Section", "arrange", "as_json", "in_words", "is_over_time", "unit_words"]
-
 _NO_CHARTS: Final = frozenset({"table", "text"})
 
 # Values of a counter or histogram that have another scale than the others.

@@ -11,8 +11,6 @@ from typing import Final
 from otel_rl.records import KeySpec
 from otel_rl.semconv import names
 
-__all__ = ["headlines", "resembled"]
-
 _TIME: Final = r"(^|[/_])(time|times|timing|duration|latency|seconds|secs|ms)([/_]|$)"
 
 # A framework logs hundreds, which would stand before everything else.

@@ -14,8 +14,6 @@ from typing import Final
 from otel_rl.dashboard.resemblance import resembled
 from otel_rl.semconv import names
 
-__all__ = ["ASYNC", "DIAGNOSIS", "SECTIONS", "STEP_TIME", "Join", "Rule", "rule_of"]
-
 LEARNING: Final = "Learning"
 THROUGHPUT: Final = "Throughput"
 STEP_TIME: Final = "Step time"

@@ -7,8 +7,6 @@ the process. Monotonic clocks are right, as on a real host.
 import runpy
 import time
 
-__all__ = ["install", "launch_code", "run", "set_ahead"]
-
 _ahead_ns = 0
 _true_time_ns = time.time_ns
 

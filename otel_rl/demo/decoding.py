@@ -8,35 +8,24 @@ once, whatever their number.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from otel_rl.demo.transformer import Block, Floats, Parameters, Shape, rms_norm, softmax
 
-__all__ = ["CacheFull", "Choice", "DecodeBatch", "Job", "KvCache", "Pace", "choose"]
-
 Pace = Callable[[], AbstractContextManager[None]]
 """Makes a context around a computation."""
 
 Rows = npt.NDArray[np.int64]
 
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One token per sequence.
-
-    Attributes:
-        tokens: Token ids, (rows,).
-        log_probabilities: Under the policy itself (temperature 1, no top-p), as GRPO's ratio needs.
-    """
-
-    tokens: Rows
-    log_probabilities: Floats
+BLOCK_TOKENS = 4  # inference servers count a prompt as shared up to its last whole block
 
 
-def choose(logits: Floats, temperature: Floats, top_p: Floats, rng: np.random.Generator) -> Choice:
+def choose(
+    logits: Floats, temperature: Floats, top_p: Floats, rng: np.random.Generator
+) -> tuple[Rows, Floats]:
     """Sample one token per row.
 
     Args:
@@ -45,6 +34,10 @@ def choose(logits: Floats, temperature: Floats, top_p: Floats, rng: np.random.Ge
         top_p: Per row, in (0, 1]: limits sampling to the smallest set of likeliest tokens that
             reaches this probability.
         rng: Source of randomness.
+
+    Returns:
+        Token ids, (rows,), and their log-probabilities under the policy itself (temperature 1, no
+        top-p), as GRPO's ratio needs.
     """
     rows = np.arange(len(logits))
     tempered = softmax(logits / temperature[:, None])
@@ -57,56 +50,41 @@ def choose(logits: Floats, temperature: Floats, top_p: Floats, rng: np.random.Ge
     # A threshold rounded up to the whole sum would point past the last kept token.
     place = np.minimum(place, (kept > 0).sum(axis=-1) - 1)
     tokens = order[rows, place]
-    return Choice(tokens, np.log(softmax(logits)[rows, tokens] + 1e-20))
+    return tokens, np.log(softmax(logits)[rows, tokens] + 1e-20)
 
 
 class CacheFull(Exception):
-    """No block is free: admit fewer sequences."""
+    """There is no room: admit fewer sequences."""
 
 
 class KvCache:
-    """Room for the keys and values of a limited number of tokens, in blocks of a few. One thread.
+    """Room for the keys and values of a limited number of tokens. One thread.
 
     Attributes:
-        block_tokens: Tokens per block.
-        used_tokens: In blocks that running sequences hold.
+        limit_tokens: The room.
+        used_tokens: Of running sequences.
         queried_tokens: Prompt tokens of all samples so far.
         hit_tokens: Those of them that another sample of the job had computed.
     """
 
-    def __init__(self, *, limit_tokens: int, block_tokens: int) -> None:
-        self.block_tokens = block_tokens
+    def __init__(self, limit_tokens: int) -> None:
+        self.limit_tokens = limit_tokens
         self.used_tokens = 0
         self.queried_tokens = 0
         self.hit_tokens = 0
-        self._blocks = limit_tokens // block_tokens
 
-    @property
-    def limit_tokens(self) -> int:
-        """Capacity in tokens."""
-        return self._blocks * self.block_tokens
+    def has_room(self, tokens: int) -> bool:
+        return self.used_tokens + tokens <= self.limit_tokens
 
-    def blocks_for(self, tokens: int) -> int:
-        """Return the number of blocks that hold so many tokens."""
-        return -(-tokens // self.block_tokens)
-
-    def has_room(self, blocks: int) -> bool:
-        """Report whether so many blocks are free."""
-        return self.used_tokens + blocks * self.block_tokens <= self.limit_tokens
-
-    def take(self, blocks: int) -> None:
-        """Hold blocks, a negative number of them to give some back.
+    def take(self, tokens: int) -> None:
+        """Hold so many more tokens, a negative number of them to give some back.
 
         Raises:
-            CacheFull: So many are not free.
+            CacheFull: There is no room for them.
         """
-        if not self.has_room(blocks):
+        if not self.has_room(tokens):
             raise CacheFull
-        self.used_tokens += blocks * self.block_tokens
-
-    def shrink(self, blocks: int) -> None:
-        """Remove blocks. No sequence may be running."""
-        self._blocks -= blocks
+        self.used_tokens += tokens
 
 
 class _KeysValues:
@@ -160,15 +138,7 @@ class _KeysValues:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Completion job.
-
-    Attributes:
-        prompt: Token ids.
-        samples: Number of completions.
-        max_tokens: Length limit of a completion.
-        temperature: Of the sampling.
-        top_p: Of the sampling.
-    """
+    """Completions of one prompt, which is given as token ids."""
 
     prompt: Sequence[int]
     samples: int
@@ -176,43 +146,27 @@ class Job:
     temperature: float
     top_p: float
 
-    def fits(self, cache: KvCache) -> bool:
-        """Report whether the cache has room for the prompt now. Later it may not."""
-        return cache.has_room(self.blocks(cache, len(self.prompt)))
-
-    def shared_blocks(self, cache: KvCache) -> int:
-        """Return the number of full blocks of the prompt, which all samples share."""
-        return (len(self.prompt) - 1) // cache.block_tokens
-
-    def blocks(self, cache: KvCache, tokens: int) -> int:
-        """Return the number of blocks that all samples need for so many tokens each."""
-        shared = self.shared_blocks(cache)
-        return shared + self.samples * (cache.blocks_for(tokens) - shared)
-
 
 @dataclass(slots=True)
 class _Running:
     """Job in a batch.
 
     Attributes:
-        job: The job.
         prefix: Keys and values of its prompt, in one row.
         logits: After the prompt, (1, vocabulary).
-        held: Blocks of the cache.
-        row_blocks: Blocks of each sample that goes on, with the shared ones.
+        held_tokens: Of the cache: those of the prompt, which all samples share, and of the samples.
     """
 
     job: Job
     prefix: _KeysValues
     logits: Floats
-    held: int
-    row_blocks: int
-    tokens: list[list[int]] = field(default_factory=list)
-    log_probabilities: list[list[float]] = field(default_factory=list)
+    held_tokens: int
+    tokens: list[list[int]]
+    log_probabilities: list[list[float]]
 
 
 class DecodeBatch:
-    """Jobs that are decoded together. Check ``fits`` before adding a job.
+    """Jobs that are decoded together. Check the room for its prompt before adding a job.
 
     When the cache is full, the job added last is preempted, as in inference servers, and must be
     added to a later batch from the beginning. A single job needs room for its longest rows.
@@ -237,29 +191,20 @@ class DecodeBatch:
         """Reserve the room of the prompt and compute it.
 
         Raises:
-            CacheFull: The cache has no room; check ``fits`` first.
+            CacheFull: The cache has no room.
         """
         cache, length = self._cache, len(job.prompt)
-        held = job.blocks(cache, length)
-        cache.take(held)
+        cache.take(length)
         cache.queried_tokens += job.samples * length
-        # As inference servers count them: only full blocks are shared.
-        shared = job.shared_blocks(cache) * cache.block_tokens
-        cache.hit_tokens += (job.samples - 1) * shared
+        cache.hit_tokens += (job.samples - 1) * ((length - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
         prefix = _KeysValues(self._parameters.shape, rows=1, length=length)
         tokens = np.array([job.prompt], np.int64)
         logits = prefix.extend(self._parameters, _zeros(1), tokens, _zeros(1))
-        self._running.append(
-            _Running(
-                job,
-                prefix,
-                logits,
-                held,
-                cache.blocks_for(length),
-                [[] for _ in range(job.samples)],
-                [[] for _ in range(job.samples)],
-            )
+        nothing: tuple[list[list[int]], list[list[float]]] = (
+            [[] for _ in range(job.samples)],
+            [[] for _ in range(job.samples)],
         )
+        self._running.append(_Running(job, prefix, logits, length, *nothing))
 
     def run(self, pace: Pace = nullcontext) -> None:
         """Sample until every completion has ended or reached its limit.
@@ -281,20 +226,20 @@ class DecodeBatch:
         alive = np.arange(len(of_job))
         made = 0
         while True:
-            choice = choose(logits, temperature[alive], top_p[alive], self._rng)
+            chosen, log_probabilities = choose(logits, temperature[alive], top_p[alive], self._rng)
             made += 1
             if made == 1:
                 self.first_token_s = time.perf_counter()
             for row, token, log_probability in zip(
-                alive.tolist(), choice.tokens, choice.log_probabilities, strict=True
+                alive.tolist(), chosen, log_probabilities, strict=True
             ):
                 one = self._running[of_job[row]]
                 one.tokens[sample[row]].append(int(token))
                 one.log_probabilities[sample[row]].append(float(log_probability))
-            going = (choice.tokens != self._end) & (made < limit[alive])
+            going = (chosen != self._end) & (made < limit[alive])
             last = _zeros(len(of_job))
-            last[alive] = choice.tokens
-            alive = self._make_room(alive[going], of_job, made)
+            last[alive] = chosen
+            alive = self._make_room(alive[going], of_job)
             if not len(alive):
                 return
             with pace():
@@ -311,7 +256,6 @@ class DecodeBatch:
         return tuple(map(tuple, self._running[job].log_probabilities))
 
     def release(self) -> None:
-        """Give back the room of all jobs."""
         for one in self._running:
             self._release(one)
 
@@ -328,13 +272,12 @@ class DecodeBatch:
             row += one.job.samples
         return kept
 
-    def _make_room(self, alive: Rows, of_job: Rows, made: int) -> Rows:
+    def _make_room(self, alive: Rows, of_job: Rows) -> Rows:
         """Make room for one more token of each row; the last job gives way in a full cache.
 
         Args:
             alive: Rows that have not ended.
             of_job: Job of each row.
-            made: Number of tokens of each row so far.
 
         Returns:
             The remaining rows.
@@ -344,23 +287,21 @@ class DecodeBatch:
                 self._release(one)
         for place, one in enumerate(self._running):
             while rows := int(np.count_nonzero(of_job[alive] == place)):
-                blocks = self._cache.blocks_for(len(one.job.prompt) + made)
-                more = rows * (blocks - one.row_blocks)
                 try:
-                    self._cache.take(more)
+                    self._cache.take(rows)
                 except CacheFull:
                     last = int(of_job[alive[-1]])
                     self.preempted.add(last)
                     self._release(self._running[last])
                     alive = alive[of_job[alive] != last]
                     continue
-                one.held, one.row_blocks = one.held + more, blocks
+                one.held_tokens += rows
                 break
         return alive
 
     def _release(self, one: _Running) -> None:
-        self._cache.take(-one.held)
-        one.held = 0
+        self._cache.take(-one.held_tokens)
+        one.held_tokens = 0
 
     def _per_row(self, values: Sequence[float]) -> npt.NDArray[np.float64 | np.int64]:
         return np.repeat(np.array(values), [one.job.samples for one in self._running])

@@ -24,16 +24,6 @@ from pydantic import BaseModel, ConfigDict
 
 from otel_rl.demo import clock
 
-__all__ = [
-    "Fault",
-    "FaultInjection",
-    "FaultPlan",
-    "Kind",
-    "Process",
-    "affected_roles",
-    "kinds_help",
-]
-
 Process = tuple[str, int]
 """Role and index."""
 
@@ -181,7 +171,6 @@ class Fault(BaseModel):
     """Fault of a run.
 
     Attributes:
-        kind: Kind of fault.
         step: First step; None for the kind's default.
         size: Size; None for the kind's default.
         worker: ``role`` or ``role/index``; None for the kind's default.
@@ -222,17 +211,14 @@ class Fault(BaseModel):
 
     @property
     def amount(self) -> float:
-        """Given or default size."""
         return _SPECS[self.kind].size if self.size is None else self.size
 
     @property
     def words(self) -> str:
-        """Description for people."""
         return _SPECS[self.kind].words.format(size=f"{self.amount:g}")
 
     @property
     def is_of_one(self) -> bool:
-        """True if it affects one process only."""
         return _SPECS[self.kind].one or (self.worker is not None and "/" in self.worker)
 
     def first_step(self, steps: int) -> int:
@@ -284,16 +270,8 @@ class FaultPlan:
             if first <= step and process in victims
         }
 
-    def has_own_clock(self, process: Process) -> bool:
-        """Report whether the process's wall clock becomes wrong during the run."""
-        return any(
-            fault.kind is Kind.CLOCK_SKEW and process in victims
-            for _, fault, victims in self._faults
-        )
-
 
 def kinds_help() -> str:
-    """Describe each kind on a line."""
     return "\n".join(f"{kind:<16} {Fault(kind=kind).words}" for kind in Kind)
 
 
@@ -357,7 +335,6 @@ class FaultInjection:
                 time.sleep((size - 1) * (time.perf_counter() - begun_s))
 
     def delay(self, kind: Kind) -> None:
-        """Sleep for as many seconds as the fault's size."""
         size = self.size(kind)
         if size is not None:
             time.sleep(size)

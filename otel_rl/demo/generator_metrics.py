@@ -1,64 +1,37 @@
 """Metrics of a generator and of its process: plain OpenTelemetry, under the conventions' names.
 
-The names are literals: a generator uses OpenTelemetry's API and not otel_rl. Where there is no
-/proc, nothing is reported of the process.
+The names are literals: a generator uses OpenTelemetry's API and not otel_rl.
 """
 
-import os
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+import psutil
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from otel_rl.demo.decoding import KvCache
 from otel_rl.demo.messages import Request
 
-__all__ = ["GeneratorMetrics", "observe_process"]
-
-_PROC = Path("/proc")
-
-Observed = Iterable[Observation]
-
-
-class _Utilization:
-    """Share of the time since the last look that was busy."""
-
-    def __init__(self) -> None:
-        self._busy = self._whole = 0.0
-
-    def since_last(self, busy: float, whole: float) -> float | None:
-        """None if no time has passed."""
-        more_busy, more = busy - self._busy, whole - self._whole
-        self._busy, self._whole = busy, whole
-        return more_busy / more if more > 0 else None
-
 
 def observe_process() -> None:
     """Report CPU and threads of this process from now on."""
-    if not _PROC.is_dir():
-        return
     meter = metrics.get_meter("otel_rl.demo.generator_metrics")
-    cores = len(os.sched_getaffinity(0))
-    utilization = _Utilization()
-    utilization.since_last(time.process_time(), time.monotonic() * cores)
+    process, cores = psutil.Process(), psutil.cpu_count() or 1
+    process.cpu_percent()  # the first share is that since now
 
-    def cpu_time(_: CallbackOptions) -> Observed:
-        used = os.times()
+    def cpu_time(_: CallbackOptions) -> Iterable[Observation]:
+        used = process.cpu_times()
         yield Observation(used.user, {"cpu.mode": "user"})
         yield Observation(used.system, {"cpu.mode": "system"})
 
-    def cpu_utilization(_: CallbackOptions) -> Observed:
-        share = utilization.since_last(time.process_time(), time.monotonic() * cores)
-        if share is not None:
-            yield Observation(share)
+    def cpu_utilization(_: CallbackOptions) -> Iterable[Observation]:
+        yield Observation(process.cpu_percent() / 100 / cores)
 
-    def threads(_: CallbackOptions) -> Observed:
-        yield Observation(threading.active_count())
+    def threads(_: CallbackOptions) -> Iterable[Observation]:
+        yield Observation(process.num_threads())
 
     meter.create_observable_counter("process.cpu.time", [cpu_time], "s")
     meter.create_observable_gauge("process.cpu.utilization", [cpu_utilization], "1")
@@ -106,7 +79,6 @@ class GeneratorMetrics:
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def sampling(self, request: Request) -> None:
-        """Record the sampling parameters of a request."""
         self._temperature.record(request.temperature)
         self._top_p.record(request.top_p)
         self._max_tokens.record(request.max_tokens)

@@ -12,43 +12,17 @@ whole protocol.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection
 
 import numpy as np
 import numpy.typing as npt
 
 from otel_rl.demo import task
-from otel_rl.demo.messages import Address, Group
-from otel_rl.demo.rpc import accept, connect
+from otel_rl.demo.messages import Group
 from otel_rl.demo.settings import DemoSettings
-from otel_rl.demo.transformer import Adam, Floats, Parameters, backward, forward, softmax
-
-__all__ = [
-    "Batch",
-    "Learner",
-    "Objective",
-    "Outcome",
-    "Ranks",
-    "group_advantages",
-    "learning_rate",
-    "loss_and_gradient",
-    "pack",
-]
+from otel_rl.demo.transformer import Adam, Floats, Parameters, forward, softmax
 
 DEVIATION_FLOOR = 1e-4  # a group with equal rewards has no signal: its advantages are 0
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """Weights of the loss.
-
-    Attributes:
-        clip: The ratio is clipped to [1 - clip, 1 + clip].
-        kl_weight: Of the KL penalty against the reference policy.
-    """
-
-    clip: float
-    kl_weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +42,6 @@ class Batch:
     advantages: Floats
 
     def copied(self) -> "Batch":
-        """Return a copy, as on a device."""
         return Batch(
             self.tokens.copy(), self.mask.copy(), self.behaviour.copy(), self.advantages.copy()
         )
@@ -101,7 +74,7 @@ def group_advantages(rewards: Floats) -> Floats:
 
 
 def loss_and_gradient(
-    logits: Floats, reference_logits: Floats, batch: Batch, objective: Objective
+    logits: Floats, reference_logits: Floats, batch: Batch, *, clip: float, kl_weight: float
 ) -> tuple[Outcome, Floats]:
     """Return the loss, and its gradient with respect to the logits.
 
@@ -109,7 +82,8 @@ def loss_and_gradient(
         logits: Of the policy, (rows, length, vocabulary).
         reference_logits: Of the frozen policy, same shape.
         batch: The samples.
-        objective: Weights of the loss.
+        clip: The ratio is clipped to [1 - clip, 1 + clip].
+        kl_weight: Of the KL penalty against the reference policy.
     """
     taken = batch.tokens[:, 1:, None]
     probabilities = softmax(logits[:, :-1])
@@ -121,17 +95,17 @@ def loss_and_gradient(
     # An extreme ratio would overflow; beyond the clip its size does not matter.
     ratio = np.exp(np.clip(log_probability - batch.behaviour, -20.0, 20.0))
     free = ratio * batch.advantages
-    held = np.clip(ratio, 1 - objective.clip, 1 + objective.clip) * batch.advantages
+    held = np.clip(ratio, 1 - clip, 1 + clip) * batch.advantages
     active = free <= held
 
     # Schulman's low-variance estimate: exp(d) - d - 1 with d = log reference - log policy.
     distance = np.clip(np.log(reference + 1e-20) - log_probability, -20.0, 20.0)
     kl = np.exp(distance) - distance - 1
     entropy = -(probabilities * logs).sum(axis=-1)
-    pointwise = -np.minimum(free, held) + objective.kl_weight * kl
+    pointwise = -np.minimum(free, held) + kl_weight * kl
 
     by_log_probability = weight * (
-        -np.where(active, free, 0.0) + objective.kl_weight * (1 - np.exp(distance))
+        -np.where(active, free, 0.0) + kl_weight * (1 - np.exp(distance))
     )
     gradient = np.zeros_like(logits)
     inner = -by_log_probability[..., None] * probabilities
@@ -180,16 +154,6 @@ def pack(groups: Sequence[Group], *, length: int) -> Batch:
 WARMUP_SHARE = 0.04
 LAST_SHARE = 0.2
 
-BACKWARD_COST = 3  # forward and backward together, in forward passes
-
-
-@dataclass(frozen=True, slots=True)
-class _Update:
-    """Measurements of one optimiser step."""
-
-    rate: float
-    norm: float
-
 
 def learning_rate(step: int, *, steps: int, peak: float) -> float:
     """Return the rate: linear warm-up to ``peak``, then linear decay to a fifth of it."""
@@ -208,82 +172,61 @@ class Learner:
         self._reference = Parameters.from_bytes(settings.shape, checkpoint)
         self._adam = Adam(len(self.policy.flat))
         self._settings = settings
-        self._objective = Objective(settings.clip, settings.kl_weight)
 
     def reference_logits(self, batch: Batch) -> Floats:
-        """Return the logits of the frozen policy."""
         return forward(self._reference, batch.tokens)[0]
 
     def gradient(self, batch: Batch, reference_logits: Floats) -> tuple[Outcome, Floats]:
         """Return the loss of a batch, and its gradient as one flat vector."""
-        logits, tape = forward(self.policy, batch.tokens)
-        outcome, by_logits = loss_and_gradient(logits, reference_logits, batch, self._objective)
-        return outcome, backward(self.policy, tape, by_logits).flat
+        settings = self._settings
+        logits, backward = forward(self.policy, batch.tokens)
+        outcome, by_logits = loss_and_gradient(
+            logits, reference_logits, batch, clip=settings.clip, kl_weight=settings.kl_weight
+        )
+        return outcome, backward(by_logits).flat
 
-    def update(self, gradient: Floats, *, step: int) -> _Update:
-        """Update the policy, with the learning rate of this step."""
+    def update(self, gradient: Floats, *, step: int) -> tuple[float, float]:
+        """Update the policy. Returns the learning rate of the step, and the norm of the change."""
         settings = self._settings
         rate = learning_rate(step, steps=settings.steps, peak=settings.learning_rate)
         norm = self._adam.step(
             self.policy.flat, gradient, rate=rate, max_norm=settings.max_gradient_norm
         )
-        return _Update(rate, norm)
-
-    def flops(self, batch: Batch) -> float:
-        """Return the operations of forward and backward passes over the batch's real tokens."""
-        lengths = (batch.mask > 0).cumsum(axis=1).argmax(axis=1) + 2
-        per_token = self.policy.shape.flops_per_token(context=int(np.mean(lengths)) // 2)
-        return float(BACKWARD_COST * per_token * lengths.sum())
+        return rate, norm
 
 
 class Ranks:
-    """Connection of one rank to the group."""
+    """Connections of one rank: on rank 0 those to the others, on the others that to rank 0."""
 
-    def __init__(self, peers: list[Connection]) -> None:
-        """Use :meth:`gather` on rank 0 and :meth:`join` on the others."""
-        self._peers = peers
-
-    @classmethod
-    def gather(cls, listener: Listener, *, count: int) -> "Ranks":
-        """Wait on rank 0 for all other ranks."""
-        return cls([accept(listener) for _ in range(count - 1)])
-
-    @classmethod
-    def join(cls, address: Address) -> "_OtherRank":
-        """Connect another rank to rank 0."""
-        return _OtherRank([connect(address)])
+    def __init__(
+        self, *, first: Connection | None = None, others: Sequence[Connection] = ()
+    ) -> None:
+        self._first = first
+        self._others = others
 
     def average(self, values: Floats) -> Floats:
         """Return the mean of all ranks' values, bitwise equal on every rank."""
         total = values.astype(np.float32)
-        for peer in self._peers:
-            total += np.frombuffer(peer.recv_bytes(), np.float32)
-        total /= 1 + len(self._peers)
-        for peer in self._peers:
-            peer.send_bytes(total.tobytes())
+        if self._first is not None:
+            self._first.send_bytes(total.tobytes())
+            return np.frombuffer(self._first.recv_bytes(), np.float32)
+        for other in self._others:
+            total += np.frombuffer(other.recv_bytes(), np.float32)
+        total /= 1 + len(self._others)
+        for other in self._others:
+            other.send_bytes(total.tobytes())
         return total
 
     def barrier(self) -> None:
-        """Return when every rank has called this."""
         self.agree(go_on=True)
 
     def agree(self, *, go_on: bool) -> bool:
         """Wait for all ranks; every rank returns the value of rank 0."""
-        for peer in self._peers:
-            peer.recv_bytes()
-        for peer in self._peers:
-            peer.send_bytes(b"\x01" if go_on else b"\x00")
+        if self._first is not None:
+            self._first.send_bytes(b"\x01")
+            return self._first.recv_bytes() == b"\x01"
+        for other in self._others:
+            other.recv_bytes()
+        for other in self._others:
+            other.send_bytes(b"\x01" if go_on else b"\x00")
         return go_on
-
-
-class _OtherRank(Ranks):
-    def average(self, values: Floats) -> Floats:
-        (root,) = self._peers
-        root.send_bytes(values.astype(np.float32).tobytes())
-        return np.frombuffer(root.recv_bytes(), np.float32)
-
-    def agree(self, *, go_on: bool) -> bool:
-        del go_on  # rank 0 decides
-        (root,) = self._peers
-        root.send_bytes(b"\x01")
-        return root.recv_bytes() == b"\x01"

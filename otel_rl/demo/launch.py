@@ -14,8 +14,6 @@ from otel_rl.demo.result import RESULT_FILE, DemoResult
 from otel_rl.demo.rpc import KEY_VARIABLE
 from otel_rl.demo.settings import DemoSettings
 
-__all__ = ["run"]
-
 ORCHESTRATOR = "otel_rl.demo.processes.orchestrator"
 
 # One thread per process: with a dozen processes on a few cores, BLAS threads only compete.

@@ -6,18 +6,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from otel_rl.demo import clock
-from otel_rl.demo.faults import FaultPlan, Process
+from otel_rl.demo.faults import FaultPlan, Kind, Process
 from otel_rl.demo.messages import Address, Hello, Start
-from otel_rl.demo.rpc import CONTROL_VARIABLE, ControlServer
+from otel_rl.demo.rpc import CONTROL_VARIABLE
 from otel_rl.demo.settings import DemoSettings
 from otel_rl.semconv.names import RlExperimentStatusValues as Status
-
-__all__ = ["Child", "Members", "RunAborted", "RunFailed"]
 
 POLL_S = 0.01
 TERMINATE_S = 1.0  # between SIGTERM and SIGKILL
@@ -40,10 +40,7 @@ class Child:
     """Process of the run.
 
     Attributes:
-        role: Its role.
-        index: Its index among the processes of the role.
         log: File with its stdout and stderr.
-        process: Handle to wait for.
     """
 
     role: str
@@ -53,12 +50,10 @@ class Child:
 
     @property
     def name(self) -> str:
-        """Role and index, for people."""
         return f"{self.role}-{self.index}"
 
     @property
     def ending(self) -> str:
-        """Exit status or signal of the process, which has ended."""
         code = self.process.returncode
         return f"exit {code}" if code >= 0 else signal.Signals(-code).name
 
@@ -72,24 +67,19 @@ class Members:
     """Processes of one run. One thread.
 
     Args:
-        settings: Of the run.
         faults: Faults that processes get at their start.
-        checkpoint: First weights.
         logs: Directory for the processes' logs; exists.
-
-    Attributes:
-        server: Exchanges messages with them.
     """
 
     def __init__(
         self, settings: DemoSettings, faults: FaultPlan, checkpoint: Path, logs: Path
     ) -> None:
-        self.server = ControlServer()
         self._settings = settings
         self._faults = faults
         self._checkpoint = checkpoint
         self._logs = logs
         self._alive: dict[Process, Child] = {}
+        self._controls: dict[Process, Connection] = {}
         self._addresses: dict[str, Address] = {}
         self._parent = os.getppid()
         self._interrupted = False
@@ -100,35 +90,36 @@ class Members:
     def start(self, role: str, index: int, count: int) -> None:
         """Start one of ``count`` processes of a role; its log follows that of a predecessor."""
         log = self._logs / f"{role}-{index}.log"
+        ours, theirs = Pipe()
         environment = os.environ | {
-            CONTROL_VARIABLE: str(self.server.port),
+            CONTROL_VARIABLE: str(theirs.fileno()),
             "OTEL_RL_ROLE": role,
             "OTEL_RL_INDEX": str(index),
             "OTEL_RL_COUNT": str(count),
         }
-        environment.setdefault("OTEL_RL_HOST_INTERVAL", "1000")  # the run is short
         module = f"otel_rl.demo.processes.{role}"
         program = ["-m", module]
-        if self._faults.has_own_clock((role, index)):
+        of_run = self._faults.faults((role, index), step=self._settings.steps)
+        if Kind.CLOCK_SKEW in of_run:
             program = ["-c", clock.launch_code(module)]
-            environment["OTEL_RL_PROVENANCE"] = (
-                "off"  # the command would reveal the fault to a diagnosis
-            )
+            # The command would reveal the fault to a diagnosis.
+            environment["OTEL_RL_PROVENANCE"] = "off"
             host = f"host.name={socket.gethostname()}-{role}-{index}"
             attributes = environment.get("OTEL_RESOURCE_ATTRIBUTES")
             environment["OTEL_RESOURCE_ATTRIBUTES"] = f"{attributes},{host}" if attributes else host
-        with log.open("ab") as output:
+        with log.open("ab") as output, theirs:
             process = subprocess.Popen(  # noqa: S603  # our own module, no shell
                 [sys.executable, *program],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=environment,
+                pass_fds=[theirs.fileno()],
             )
+        self._controls[role, index] = ours
         self._alive[role, index] = Child(role, index, log, process)
 
     def register(self, member: Process, hello: Hello) -> None:
-        """Store the address of a process that has started."""
         if hello.address is not None:
             role, index = member
             self._addresses[f"{role}/{index}"] = hello.address
@@ -137,7 +128,29 @@ class Members:
         """Let a process begin its work, with the faults of ``step``."""
         faults = self._faults.faults(member, step=step)
         message = Start(self._settings, str(self._checkpoint), dict(self._addresses), faults)
-        self.server.send(member, message)
+        self.send(member, message)
+
+    def receive(self, *, timeout_s: float) -> Iterator[tuple[Process, object]]:
+        """Yield all messages of processes, the first of each is :class:`Hello`.
+
+        Waits up to ``timeout_s`` for the first.
+        """
+        controls = dict(self._controls)
+        ready = wait(list(controls.values()), timeout_s)
+        for member, control in controls.items():
+            try:
+                while control in ready and control.poll():
+                    yield member, control.recv()
+            except (EOFError, OSError):  # whether that is a failure is told by its exit status
+                if self._controls.get(member) is control:
+                    del self._controls[member]
+
+    def send(self, member: Process, message: object) -> None:
+        """Send a message to a process. It is lost if the process has just died."""
+        try:
+            self._controls[member].send(message)
+        except (KeyError, OSError):
+            self._controls.pop(member, None)
 
     def kill(self, role: str, index: int) -> None:
         """Kill a process like the out-of-memory killer: no warning, no clean-up."""
@@ -151,7 +164,6 @@ class Members:
         return gone
 
     def alive(self, role: str) -> list[int]:
-        """Return the indices of the living processes of a role."""
         return [index for (each, index) in self._alive if each == role]
 
     def end_all(self) -> None:

@@ -12,30 +12,6 @@ from dataclasses import dataclass, field
 from otel_rl.demo.faults import Kind
 from otel_rl.demo.settings import DemoSettings
 
-__all__ = [
-    "Address",
-    "Carrier",
-    "Completions",
-    "Done",
-    "Fetch",
-    "Finished",
-    "GoOn",
-    "Group",
-    "Groups",
-    "Hello",
-    "Impair",
-    "Level",
-    "NewerThan",
-    "Request",
-    "Reserve",
-    "Reserved",
-    "Serving",
-    "Start",
-    "StepDone",
-    "Stop",
-    "Weights",
-]
-
 Address = tuple[str, int]
 """Loopback host and port."""
 
@@ -47,8 +23,6 @@ Carrier = dict[str, str]
 class Hello:
     """Report that a process is up, and where its service is. First message to the orchestrator."""
 
-    role: str
-    index: int
     address: Address | None
 
 
@@ -57,7 +31,6 @@ class Start:
     """Answer to :class:`Hello`, once all processes have joined.
 
     Attributes:
-        settings: Of the run.
         checkpoint: File with the weights of policy version 0.
         addresses: "role/index" to the address of its service.
         faults: Initial faults of the process, with their sizes.
@@ -112,11 +85,8 @@ class Completions:
     """Samples of one request.
 
     Attributes:
-        prompt: Text.
-        prompt_tokens: Its token ids.
         tokens: Token ids of each completion, with the end mark if complete.
         log_probabilities: One per token of ``tokens``, under the policy that sampled them.
-        policy_version: Of that policy.
         origin: The sampling span.
         context: The delivering span.
     """
@@ -135,8 +105,6 @@ class Group:
     """Completions with their rewards: the unit of the replay buffer.
 
     Attributes:
-        completions: As sampled.
-        rewards: One for each.
         stamps: One for each: time and span of the sampling, reward and length, see
             ``otel_rl.lineage``.
     """
@@ -212,23 +180,14 @@ class StepDone:
     Attributes:
         step: From 1.
         reward: Mean over the batches of all ranks.
-        loss: Of its batch.
         staleness: Mean age of the batches of all ranks, in policy versions.
-        episode_tokens: Mean completion length of its batch.
     """
 
     step: int
     reward: float
-    loss: float
     staleness: float
-    episode_tokens: float
 
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
     """Answer to :class:`StepDone`: make another step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Acknowledges a message that has no other answer."""

@@ -4,8 +4,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["RESULT_FILE", "DemoResult"]
-
 RESULT_FILE = "result.json"
 
 

@@ -16,27 +16,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener, wait
+from multiprocessing.connection import Client, Connection, Listener
 
 from opentelemetry import metrics
 
 from otel_rl.demo.faults import FaultInjection
 from otel_rl.demo.messages import Address, Hello, Impair, Start, Stop
-
-__all__ = [
-    "CONTROL_VARIABLE",
-    "KEY_VARIABLE",
-    "ControlClient",
-    "ControlServer",
-    "Remote",
-    "accept",
-    "connect",
-    "exit_when_a_thread_fails",
-    "listen",
-    "serve",
-]
 
 KEY_VARIABLE = "OTEL_RL_DEMO_KEY"
 """Environment variable with the run's secret, which separates two demos on one machine."""
@@ -109,15 +96,14 @@ def serve(
 
 
 class Remote:
-    """Client of a service. One call at a time; thread-safe."""
+    """Client of a service. One call at a time; thread-safe.
+
+    Args:
+        address: Of the service.
+        travel: Called for each direction of a message, to delay it.
+    """
 
     def __init__(self, address: Address, travel: Callable[[], None] = lambda: None) -> None:
-        """Connect.
-
-        Args:
-            address: Of the service.
-            travel: Called for each direction of a message, to delay it.
-        """
         self._connection = connect(address)
         self._travel = travel
         self._duration = _meter().create_histogram("rpc.client.call.duration", "s")
@@ -189,78 +175,15 @@ def _key() -> bytes:
     return bytes.fromhex(os.environ[KEY_VARIABLE])
 
 
-Member = tuple[str, int]
-"""Role and index."""
-
-
-class ControlServer:
-    """Connected members and their messages. One thread, except the one that accepts connections.
-
-    Attributes:
-        port: Port for members.
-    """
-
-    def __init__(self) -> None:
-        self._listener, (_, self.port) = listen()
-        self._arrived: queue.SimpleQueue[tuple[Hello, Connection]] = queue.SimpleQueue()
-        self._connections: dict[Member, Connection] = {}
-        threading.Thread(target=self._accept_all, name="orchestrator-accept", daemon=True).start()
-
-    def receive(self, *, timeout_s: float) -> Iterator[tuple[Member, object]]:
-        """Yield all messages of members; a new member's first one is :class:`Hello`.
-
-        Waits up to ``timeout_s`` for the first.
-        """
-        while not self._arrived.empty():
-            hello, connection = self._arrived.get()
-            member = (hello.role, hello.index)
-            self._connections[member] = connection
-            yield member, hello
-        members = {connection: member for member, connection in self._connections.items()}
-        for ready in wait(list(members), timeout_s):
-            if isinstance(ready, Connection):
-                yield from self._messages(members[ready], ready)
-
-    def send(self, member: Member, message: object) -> None:
-        """Send a message to a member. It is lost if the member has just died."""
-        try:
-            self._connections[member].send(message)
-        except (KeyError, OSError):
-            self._connections.pop(member, None)
-
-    def _messages(self, member: Member, connection: Connection) -> Iterator[tuple[Member, object]]:
-        try:
-            while connection.poll():
-                yield member, connection.recv()
-        except (EOFError, OSError):
-            # The supervisor of the processes decides if that is a failure.
-            if self._connections.get(member) is connection:
-                del self._connections[member]
-
-    def _accept_all(self) -> None:
-        while True:
-            connection = accept(self._listener)
-            try:
-                hello = connection.recv()
-            except (EOFError, OSError):
-                continue
-            if isinstance(hello, Hello):
-                self._arrived.put((hello, connection))
-
-
 CONTROL_VARIABLE = "OTEL_RL_DEMO_CONTROL"
-"""Environment variable with the port of the orchestrator."""
+"""Environment variable with the number of the file that leads to the orchestrator."""
 
 
 class ControlClient:
     """Joins the run on creation; returns when all processes have joined.
 
     Attributes:
-        index: Index among the processes of the role.
-        count: Number of processes of the role.
-        start: Settings and addresses.
         inbox: Later messages of the orchestrator; ``None`` means stop.
-        faults: Faults of this process.
     """
 
     def __init__(self, role: str, address: Address | None = None) -> None:
@@ -270,11 +193,13 @@ class ControlClient:
         self.index = int(os.environ["OTEL_RL_INDEX"])
         self.count = int(os.environ["OTEL_RL_COUNT"])
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self._connection = connect(("127.0.0.1", int(os.environ[CONTROL_VARIABLE])))
+        self._connection = Connection(int(os.environ[CONTROL_VARIABLE]))
         # _sending keeps messages of several threads apart.
         self._sending = threading.Lock()
-        self._connection.send(Hello(role, self.index, address))
+        self._connection.send(Hello(address))
         start = self._connection.recv()
+        while isinstance(start, Impair):  # that began while this process came up: Start has it, too
+            start = self._connection.recv()
         if isinstance(start, Stop):  # the run ended while this process came up
             sys.exit(0)
         if not isinstance(start, Start):
@@ -285,17 +210,14 @@ class ControlClient:
         threading.Thread(target=self._listen, name=f"{role}-control", daemon=True).start()
 
     def send(self, message: object) -> None:
-        """Send a message to the orchestrator. Any thread."""
         with self._sending:
             self._connection.send(message)
 
     def wait_for_stop(self) -> None:
-        """Return when the orchestrator sends Stop."""
         while self.inbox.get() is not None:
             pass
 
     def address(self, role: str, index: int = 0) -> Address:
-        """Return the address of a process of the run."""
         return self.start.addresses[f"{role}/{index}"]
 
     def _listen(self) -> None:

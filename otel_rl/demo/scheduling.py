@@ -1,17 +1,13 @@
-"""What the orchestrator and the replay buffer decide: which prompts, where, and how far ahead.
+"""What the orchestrator decides: which prompts, where, and how far ahead.
 
 A request goes to the replica with the fewest unfinished ones, and stays there until the replica
 reports it as finished. Unfinished requests of a lost replica return to the front of the queue. A
 replica has recovered when it has finished a request again, not when its process is back.
-
-A group of samples is drawn once. The buffer evicts it when it is the oldest of a full buffer
-("capacity") or its policy is too many versions old ("stale").
 """
 
 import itertools
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 
 import numpy as np
 from opentelemetry import metrics, propagate, trace
@@ -19,13 +15,11 @@ from opentelemetry.trace import SpanKind
 
 from otel_rl import lineage
 from otel_rl.demo import task
-from otel_rl.demo.messages import Carrier, Group, Request
+from otel_rl.demo.messages import Carrier, Request
 from otel_rl.demo.settings import DemoSettings
 from otel_rl.semconv import names
 from otel_rl.semconv.outcomes import Outcome
 from otel_rl.semconv.spec import described
-
-__all__ = ["Admission", "Prompts", "ReplayBuffer", "Replicas"]
 
 TEMPERATURES = (0.8, 1.2)
 TOP_PS = (0.95, 1.0)
@@ -67,19 +61,17 @@ class Prompts:
 class Admission:
     """Decides about single prompts. One thread."""
 
-    def __init__(self, settings: DemoSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: DemoSettings) -> None:
         self._wanted = settings.inventory_groups
         self._line_limit = settings.generators * settings.queue_limit
-        self._clock = clock
-        self._begun_s = clock()
+        self._begun_s = time.monotonic()
         self._admitted = 0
         self._interval_s = 0.0
         self._next_s = 0.0
         self._floods = False
 
     def begin(self) -> None:
-        """Start the clock of the rate."""
-        self._begun_s = self._clock()
+        self._begun_s = time.monotonic()
 
     def admits(self, *, buffered: int, unfinished: int) -> bool:
         """Report whether one more prompt is admitted, and count it.
@@ -92,7 +84,7 @@ class Admission:
             enough = unfinished >= self._line_limit
         else:
             enough = buffered + unfinished >= self._wanted
-        now_s = self._clock()
+        now_s = time.monotonic()
         if enough or now_s < self._next_s:
             return False
         if self._interval_s:
@@ -103,7 +95,7 @@ class Admission:
 
     def throttle(self, factor: float) -> None:
         """Slow down the prompts by this factor, relative to their rate until now."""
-        self._interval_s = factor * (self._clock() - self._begun_s) / max(1, self._admitted)
+        self._interval_s = factor * (time.monotonic() - self._begun_s) / max(1, self._admitted)
 
     def flood(self) -> None:
         """Admit prompts whenever a replica has room, independent of the inventory."""
@@ -138,11 +130,9 @@ class Replicas:
 
     @property
     def unfinished(self) -> int:
-        """Requests in the queue and at the replicas."""
         return len(self._line) + sum(map(len, self._given.values()))
 
     def serving(self, replica: int) -> None:
-        """Add a replica that accepts requests."""
         self._given[replica] = {}
         self._failures.add(0, _attributes(replica))
 
@@ -171,7 +161,6 @@ class Replicas:
         return self._failed_starts[replica]
 
     def submit(self, request: Request) -> None:
-        """Add a request to the end of the queue."""
         self._line.append(request)
 
     def next(self) -> tuple[int, Request] | None:
@@ -219,51 +208,3 @@ class Replicas:
 
 def _attributes(replica: int) -> dict[str, str]:
     return {names.RL_REPLICA: f"generator-{replica}"}
-
-
-class ReplayBuffer:
-    """Groups of samples between the reward workers and the trainers.
-
-    Attributes:
-        limit: Capacity in groups.
-        evicted: Number of groups that left without being drawn, by reason.
-    """
-
-    def __init__(self, *, limit: int, max_staleness: int, rng: np.random.Generator) -> None:
-        self.limit = limit
-        self.evicted = {"capacity": 0, "stale": 0}
-        self._max_staleness = max_staleness
-        self._rng = rng
-        self._groups: deque[Group] = deque()
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def write(self, group: Group) -> None:
-        """Add a group; evicts the oldest if the buffer is full."""
-        if len(self._groups) == self.limit:
-            self._groups.popleft()
-            self.evicted["capacity"] += 1
-        self._groups.append(group)
-
-    def draw(self, count: int, *, policy_version: int) -> tuple[Group, ...] | None:
-        """Draw random groups and remove them.
-
-        Args:
-            count: Number of groups.
-            policy_version: Of the reader, to detect stale groups.
-
-        Returns:
-            The groups, or None if there are too few. Stale ones are evicted either way.
-        """
-        oldest = policy_version - self._max_staleness
-        fresh = deque(g for g in self._groups if g.completions.policy_version >= oldest)
-        self.evicted["stale"] += len(self._groups) - len(fresh)
-        self._groups = fresh
-        if len(fresh) < count:
-            return None
-        places = self._rng.choice(len(fresh), count, replace=False)
-        drawn = tuple(fresh[place] for place in places)
-        taken = set(places.tolist())
-        self._groups = deque(g for place, g in enumerate(fresh) if place not in taken)
-        return drawn

@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from otel_rl.demo import task
 from otel_rl.demo.faults import Fault
 from otel_rl.demo.transformer import Shape
-
-__all__ = ["DemoSettings"]
 
 
 class DemoSettings(BaseModel):
@@ -17,82 +15,72 @@ class DemoSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    experiment: str = Field(default="grpo-demo", min_length=1)
+    experiment: str = "grpo-demo"
     """Groups all telemetry of the run; used if the environment names no experiment."""
-    trial: str = Field(default="default", min_length=1)
+    trial: str = "default"
     """One run of the experiment."""
     work_dir: Path | None = None
     """Directory for logs and the first checkpoint; None makes a new temporary directory."""
     seed: int = 0
     """Seed of weights, prompts and sampling. The processes race, so two runs still differ."""
 
-    steps: int = Field(default=100, ge=1)
+    steps: int = 100
     """Policy updates."""
-    kill_share: float | None = Field(default=0.5, gt=0, lt=1)
+    kill_share: float | None = 0.5
     """Generator 1 is killed after this share of the steps; None lets it live."""
     faults: tuple[Fault, ...] = ()
     """Injected faults. Telemetry does not report them."""
 
-    trainers: int = Field(default=2, ge=1)
+    trainers: int = 2
     """Data-parallel trainer ranks."""
-    generators: int = Field(default=3, ge=2)
+    generators: int = 3
     """Generator replicas. At least two, so that one can fail."""
-    reward_workers: int = Field(default=2, ge=1)
+    reward_workers: int = 2
     """Processes that verify completions."""
 
-    groups_per_rank: int = Field(default=24, ge=1)
+    groups_per_rank: int = 24
     """Prompts in one rank's batch."""
-    group_size: int = Field(default=8, ge=2)
+    group_size: int = 8
     """Completions per prompt, compared with each other."""
-    learning_rate: float = Field(default=4e-3, gt=0)
+    learning_rate: float = 4e-3
     """Peak; it warms up over the first steps and decays linearly to a fifth."""
-    max_gradient_norm: float = Field(default=1.0, gt=0)
+    max_gradient_norm: float = 1.0
     """A gradient with a larger norm is scaled down to it."""
-    clip: float = Field(default=0.2, gt=0)
+    clip: float = 0.2
     """GRPO's ratio is clipped to one plus or minus this."""
-    kl_weight: float = Field(default=0.005, ge=0)
+    kl_weight: float = 0.005
     """Weight of the penalty for leaving the reference policy."""
 
-    min_digits: int = Field(default=3, ge=1)
+    min_digits: int = 3
     """Digits in the shortest prompt."""
-    max_digits: int = Field(default=5, ge=1)
+    max_digits: int = 5
     """Digits in the longest prompt."""
-    width: int = Field(default=64, ge=4)
+    width: int = 64
     """Width of the transformer's residual stream."""
-    heads: int = Field(default=4, ge=1)
+    heads: int = 4
     """Attention heads; must divide the width."""
-    layers: int = Field(default=1, ge=1)
+    layers: int = 1
     """Transformer blocks."""
 
-    queue_limit: int = Field(default=8, ge=1)
+    queue_limit: int = 8
     """Maximum number of requests at one generator replica."""
-    batch_limit: int = Field(default=3, ge=1)
+    batch_limit: int = 3
     """Maximum number of requests that one replica decodes in parallel."""
-    cache_tokens: int = Field(default=512, ge=64)
-    """Capacity of one replica's KV cache, in tokens."""
-    cache_block_tokens: int = Field(default=4, ge=1)
-    """Tokens per block of the KV cache."""
+    cache_tokens: int = 256
+    """Capacity of one replica's KV cache, in tokens; at least those of a request."""
 
-    buffer_groups: int = Field(default=120, ge=1)
+    buffer_groups: int = 120
     """Capacity of the replay buffer in groups; the oldest is evicted from a full buffer."""
-    inventory_groups: int = Field(default=100, ge=1)
-    """Prompts are admitted until so many groups are in the buffer or in progress."""
-    max_staleness: int = Field(default=4, ge=1)
+    inventory_groups: int = 100
+    """Prompts are admitted until so many groups are in the buffer or in progress: at least those of
+    all batches, and at most those of the buffer."""
+    max_staleness: int = 4
     """A group whose policy is more versions old than this is evicted."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        """Refuse settings that would block the run, and faults without a process."""
+    def _faults_have_processes(self) -> Self:
         for fault in self.faults:
             fault.victims(self.processes)
-        if self.min_digits > self.max_digits:
-            raise ValueError("min_digits: must not be more than max_digits")
-        if self.width % self.heads:
-            raise ValueError("width: must be a multiple of heads")
-        if self.cache_tokens < self.request_tokens:
-            raise ValueError(f"cache_tokens: one request needs {self.request_tokens}")
-        if not self.groups_per_rank * self.trainers <= self.inventory_groups <= self.buffer_groups:
-            raise ValueError("inventory_groups: must hold all ranks' batches and fit in the buffer")
         return self
 
     @property
@@ -104,7 +92,6 @@ class DemoSettings(BaseModel):
 
     @property
     def shape(self) -> Shape:
-        """Sizes of the policy for the task and the settings."""
         return Shape(
             vocabulary=task.VOCABULARY,
             positions=task.longest_prompt(self.max_digits) + self.max_completion,
@@ -120,13 +107,11 @@ class DemoSettings(BaseModel):
 
     @property
     def request_tokens(self) -> int:
-        """Maximum KV cache of a request, in tokens of whole blocks."""
-        row_blocks = -(-self.shape.positions // self.cache_block_tokens)
-        return self.group_size * row_blocks * self.cache_block_tokens
+        """Maximum KV cache of a request, in tokens."""
+        return task.longest_prompt(self.max_digits) + self.group_size * self.max_completion
 
     @property
     def kill_step(self) -> int | None:
-        """Step after which generator 1 is killed."""
         return None if self.kill_share is None else max(1, round(self.steps * self.kill_share))
 
     @property

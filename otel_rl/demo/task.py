@@ -10,20 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = [
-    "BEGIN",
-    "END",
-    "ENVIRONMENT",
-    "PAD",
-    "VOCABULARY",
-    "decode",
-    "encode",
-    "longest_completion",
-    "longest_prompt",
-    "prompt",
-    "score",
-]
-
 ENVIRONMENT = "digits"
 """Name of the environment that the task is."""
 

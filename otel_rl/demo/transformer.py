@@ -8,26 +8,13 @@ Pre-norm blocks, causal attention, learned positions, RMS norms without bias. Se
 on the right: causal attention never looks ahead, so padding cannot affect the positions before it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-__all__ = [
-    "Adam",
-    "Block",
-    "Floats",
-    "Parameters",
-    "Shape",
-    "Tape",
-    "backward",
-    "forward",
-    "rms_norm",
-    "softmax",
-]
 
 Floats: TypeAlias = npt.NDArray[np.floating]
 """float32 in the demo; the gradient check runs the same code in float64."""
@@ -41,11 +28,8 @@ class Shape:
     """Sizes that define the layout of the parameter vector.
 
     Attributes:
-        vocabulary: Number of tokens.
         positions: Longest sequence, prompt and completion together.
         width: Size of the residual stream; a multiple of ``heads``.
-        heads: Attention heads per layer.
-        layers: Transformer blocks.
     """
 
     vocabulary: int
@@ -56,14 +40,17 @@ class Shape:
 
     @property
     def head_width(self) -> int:
-        """Size of one head's queries, keys and values."""
         return self.width // self.heads
 
-    def flops_per_token(self, context: int) -> int:
-        """Multiply-adds, counted as two, of one token's forward pass over ``context`` tokens."""
+    @property
+    def flops_per_token(self) -> int:
+        """Return the operations of training on a token: a multiplication and an addition are two.
+
+        Forward and backward passes together cost three forward passes, over half of the positions.
+        """
         per_layer = 2 * self.width * self.width * (4 + 2 * MLP_EXPANSION)
-        attention = 2 * 2 * context * self.width
-        return self.layers * (per_layer + attention) + 2 * self.width * self.vocabulary
+        attention = 2 * 2 * (self.positions // 2) * self.width
+        return 3 * (self.layers * (per_layer + attention) + 2 * self.width * self.vocabulary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +69,6 @@ class Parameters:
     """Weights of one policy, or a gradient with respect to them.
 
     Attributes:
-        shape: Sizes.
         flat: All values. Shared with the views.
     """
 
@@ -128,12 +114,10 @@ class Parameters:
         return self.flat.astype(np.float32, copy=False).tobytes()
 
     def zeros(self) -> "Parameters":
-        """Make an empty gradient of the same type."""
         return Parameters(self.shape, np.zeros_like(self.flat))
 
 
 def size(shape: Shape) -> int:
-    """Number of parameters."""
     return sum(prod(each) for each in _shapes(shape))
 
 
@@ -155,36 +139,11 @@ def _shapes(shape: Shape) -> Iterator[tuple[int, ...]]:
 NORM_EPSILON = 1e-5
 
 
-@dataclass(frozen=True, slots=True)
-class _BlockTape:
-    """Intermediate values of one block for its gradient."""
-
-    entered: Floats
-    attention_scale: Floats
-    attention_input: Floats
-    queries: Floats
-    keys: Floats
-    values: Floats
-    attention: Floats
-    mixed: Floats
-    between: Floats
-    mlp_scale: Floats
-    mlp_input: Floats
-    hidden: Floats
+Backward: TypeAlias = Callable[[Floats], Parameters]
+"""Returns the gradient of every parameter for the gradient of a loss by the logits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tape:
-    """Intermediate values of :func:`forward` for :func:`backward`."""
-
-    tokens: npt.NDArray[np.int64]
-    blocks: tuple[_BlockTape, ...]
-    left: Floats
-    final_scale: Floats
-    final_input: Floats
-
-
-def forward(parameters: Parameters, tokens: npt.NDArray[np.int64]) -> tuple[Floats, Tape]:
+def forward(parameters: Parameters, tokens: npt.NDArray[np.int64]) -> tuple[Floats, Backward]:
     """Compute the logits of the next token at every position.
 
     Args:
@@ -192,42 +151,35 @@ def forward(parameters: Parameters, tokens: npt.NDArray[np.int64]) -> tuple[Floa
         tokens: (rows, length) token ids, padded on the right.
 
     Returns:
-        Logits (rows, length, vocabulary), and the tape for :func:`backward`.
+        Logits (rows, length, vocabulary), and their way back to the parameters.
     """
     stream: Floats = parameters.tokens[tokens] + parameters.positions[: tokens.shape[1]]
-    tapes = []
+    blocks_backward = []
     for block in parameters.blocks:
-        stream, tape = _block_forward(block, stream, parameters.shape.heads)
-        tapes.append(tape)
-    final_input, final_scale = rms_norm(stream, parameters.final_gain)
-    logits = final_input @ parameters.head
-    return logits, Tape(tokens, tuple(tapes), stream, final_scale, final_input)
+        stream, block_backward = _block(block, stream, parameters.shape.heads)
+        blocks_backward.append(block_backward)
+    left = stream
+    final_input, final_scale = rms_norm(left, parameters.final_gain)
 
+    def backward(by_logits: Floats) -> Parameters:
+        gradient = parameters.zeros()
+        gradient.head[:] = _outer(final_input, by_logits)
+        stream = _norm_backward(
+            by_logits @ parameters.head.T,
+            left,
+            final_scale,
+            parameters.final_gain,
+            gradient.final_gain,
+        )
+        for block_backward, block_gradient in zip(
+            reversed(blocks_backward), reversed(gradient.blocks), strict=True
+        ):
+            stream = block_backward(stream, block_gradient)
+        gradient.positions[: stream.shape[1]] = stream.sum(axis=0)
+        np.add.at(gradient.tokens, tokens, stream)
+        return gradient
 
-def backward(parameters: Parameters, tape: Tape, logits_gradient: Floats) -> Parameters:
-    """Compute the gradient of a loss with respect to every parameter.
-
-    Args:
-        parameters: The policy that made ``tape``.
-        tape: Of the forward pass.
-        logits_gradient: Gradient of the loss with respect to the logits, same shape.
-    """
-    gradient = parameters.zeros()
-    gradient.head[:] = _outer(tape.final_input, logits_gradient)
-    stream = _norm_backward(
-        logits_gradient @ parameters.head.T,
-        tape.left,
-        tape.final_scale,
-        parameters.final_gain,
-        gradient.final_gain,
-    )
-    for block, block_gradient, block_tape in zip(
-        reversed(parameters.blocks), reversed(gradient.blocks), reversed(tape.blocks), strict=True
-    ):
-        stream = _block_backward(block, block_gradient, block_tape, stream)
-    gradient.positions[: stream.shape[1]] = stream.sum(axis=0)
-    np.add.at(gradient.tokens, tape.tokens, stream)
-    return gradient
+    return final_input @ parameters.head, backward
 
 
 def softmax(scores: Floats) -> Floats:
@@ -243,66 +195,57 @@ def rms_norm(stream: Floats, gain: Floats) -> tuple[Floats, Floats]:
     return stream * scale * gain, scale
 
 
-def _block_forward(block: Block, entered: Floats, heads: int) -> tuple[Floats, _BlockTape]:
+def _block(
+    block: Block, entered: Floats, heads: int
+) -> tuple[Floats, Callable[[Floats, Block], Floats]]:
+    """Return the stream behind a block, and the way back.
+
+    The way back takes the gradient by the stream that leaves, fills that of the block, and returns
+    the gradient by the stream that enters.
+    """
     rows, length, width = entered.shape
+    scale = (width // heads) ** -0.5
     attention_input, attention_scale = rms_norm(entered, block.attention_gain)
     projected = (attention_input @ block.query_key_value).reshape(
         rows, length, 3, heads, width // heads
     )
     queries, keys, values = (projected[:, :, part].transpose(0, 2, 1, 3) for part in range(3))
-    scores = queries @ keys.swapaxes(-1, -2) * (width // heads) ** -0.5
+    scores = queries @ keys.swapaxes(-1, -2) * scale
     scores = np.where(np.tri(length, dtype=bool), scores, scores.dtype.type(-1e9))
     attention = softmax(scores)
     mixed = (attention @ values).transpose(0, 2, 1, 3).reshape(rows, length, width)
     between = entered + mixed @ block.attention_out
     mlp_input, mlp_scale = rms_norm(between, block.mlp_gain)
     hidden = np.maximum(mlp_input @ block.mlp_in, 0)
-    tape = _BlockTape(
-        entered,
-        attention_scale,
-        attention_input,
-        queries,
-        keys,
-        values,
-        attention,
-        mixed,
-        between,
-        mlp_scale,
-        mlp_input,
-        hidden,
-    )
-    return between + hidden @ block.mlp_out, tape
 
+    def backward(leaving: Floats, gradient: Block) -> Floats:
+        gradient.mlp_out[:] = _outer(hidden, leaving)
+        by_hidden = (leaving @ block.mlp_out.T) * (hidden > 0)
+        gradient.mlp_in[:] = _outer(mlp_input, by_hidden)
+        by_between = leaving + _norm_backward(
+            by_hidden @ block.mlp_in.T, between, mlp_scale, block.mlp_gain, gradient.mlp_gain
+        )
+        gradient.attention_out[:] = _outer(mixed, by_between)
+        by_mixed = (by_between @ block.attention_out.T).reshape(rows, length, heads, width // heads)
+        by_mixed = by_mixed.transpose(0, 2, 1, 3)
+        by_values = attention.swapaxes(-1, -2) @ by_mixed
+        by_attention = by_mixed @ values.swapaxes(-1, -2)
+        centre = (by_attention * attention).sum(axis=-1, keepdims=True)
+        by_scores = attention * (by_attention - centre) * scale
+        by_queries = by_scores @ keys
+        by_keys = by_scores.swapaxes(-1, -2) @ queries
+        by_projected = np.stack([by_queries, by_keys, by_values], axis=2)
+        by_projected = by_projected.transpose(0, 3, 2, 1, 4).reshape(rows, length, 3 * width)
+        gradient.query_key_value[:] = _outer(attention_input, by_projected)
+        return by_between + _norm_backward(
+            by_projected @ block.query_key_value.T,
+            entered,
+            attention_scale,
+            block.attention_gain,
+            gradient.attention_gain,
+        )
 
-def _block_backward(block: Block, gradient: Block, tape: _BlockTape, leaving: Floats) -> Floats:
-    rows, length, width = leaving.shape
-    heads = tape.queries.shape[1]
-    gradient.mlp_out[:] = _outer(tape.hidden, leaving)
-    hidden = (leaving @ block.mlp_out.T) * (tape.hidden > 0)
-    gradient.mlp_in[:] = _outer(tape.mlp_input, hidden)
-    between = leaving + _norm_backward(
-        hidden @ block.mlp_in.T, tape.between, tape.mlp_scale, block.mlp_gain, gradient.mlp_gain
-    )
-
-    gradient.attention_out[:] = _outer(tape.mixed, between)
-    mixed = (between @ block.attention_out.T).reshape(rows, length, heads, width // heads)
-    mixed = mixed.transpose(0, 2, 1, 3)
-    values = tape.attention.swapaxes(-1, -2) @ mixed
-    attention = mixed @ tape.values.swapaxes(-1, -2)
-    scores = tape.attention * (attention - (attention * tape.attention).sum(axis=-1, keepdims=True))
-    scores *= (width // heads) ** -0.5
-    queries = scores @ tape.keys
-    keys = scores.swapaxes(-1, -2) @ tape.queries
-    projected = np.stack([queries, keys, values], axis=2).transpose(0, 3, 2, 1, 4)
-    projected = projected.reshape(rows, length, 3 * width)
-    gradient.query_key_value[:] = _outer(tape.attention_input, projected)
-    return between + _norm_backward(
-        projected @ block.query_key_value.T,
-        tape.entered,
-        tape.attention_scale,
-        block.attention_gain,
-        gradient.attention_gain,
-    )
+    return between + hidden @ block.mlp_out, backward
 
 
 def _norm_backward(

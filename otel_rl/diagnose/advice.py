@@ -1,11 +1,9 @@
-"""Names what a cause is compared with, and what to look at next."""
+"""Says what a cause is compared with, and what to look at next."""
 
 from collections.abc import Mapping
 from typing import Final
 
 from otel_rl.diagnose.result import Cause, Kind
-
-__all__ = ["compared_with", "next_look"]
 
 _OF_PEERS: Final = frozenset({Kind.STRAGGLER, Kind.THROTTLED, Kind.GC_PAUSES})
 
@@ -56,13 +54,11 @@ _NEXT: Final[Mapping[Kind, str]] = {
 
 
 def next_look(cause: Cause) -> str:
-    """Return what to look at next, as part of a sentence."""
     who = cause.worker or cause.role or "the workers"
     return _NEXT[cause.kind].format(who=who, phase=cause.phase or "the phase")
 
 
 def compared_with(cause: Cause) -> str:
-    """Return what the amount of a cause is compared with."""
     if cause.kind is Kind.UNEVEN_WORK:
         return f"other workers of {cause.role} in the same steps"
     if cause.kind is Kind.STAGE_IMBALANCE:

@@ -1,6 +1,6 @@
 """Meaning of phases, roles and tracker keys: the one place that classifies names.
 
-Names of the registry come first. Users have names of their own, so words are searched for:
+Names of the registry come first. Users have names of their own, so words are searched for in them:
 ``rollout_worker/decode`` is generation, and ``actor/entropy_loss_mean`` is about entropy.
 """
 
@@ -25,22 +25,6 @@ from otel_rl.semconv.names import (
     RlWorkerRoleValues,
 )
 from otel_rl.semconv.spec import TOOL_SPAN
-
-__all__ = [
-    "Subject",
-    "Work",
-    "from_nothing",
-    "goodput_part_of",
-    "is_collective",
-    "only_waits",
-    "rows_about",
-    "stage_of",
-    "summed_by_step",
-    "tracks_about",
-    "waits_for_samples",
-    "with_gaps",
-    "work_of",
-]
 
 
 class Work(StrEnum):
@@ -86,6 +70,8 @@ _OF_ROLE: Final[Mapping[str, str]] = {
     RlWorkerRoleValues.TRAINER: RlStageValues.TRAINER,
 }
 
+_NAMES: Final = 1 << 10  # whose meaning is kept: a live run is looked at again and again
+
 _WORK = (
     (
         Work.SYNC,
@@ -125,16 +111,14 @@ _WAITS: Final = frozenset(
 
 
 def stage_of(role: str, phase: str, stepping_role: str) -> str:
-    """Stage of the pipeline, a value of ``rl.stage``.
+    """Return the stage of the pipeline that a phase belongs to, a value of ``rl.stage``.
 
-    A phase of a single stage decides: a trainer that generates, because the same devices do both,
-    counts as a generator. An own name that tells a wait is the stage that it waits for, or idle.
-    Otherwise the role decides. A role outside the registry is a trainer if its steps are the run's,
-    and a generator if not.
+    A phase that occurs in a single stage decides: a trainer that generates, because the same
+    devices do both, counts as a generator. A user's name for a wait is the stage that it waits for,
+    or idle. Otherwise the role decides. A role outside the registry is a trainer if its steps are
+    the run's, and a generator if not.
 
     Args:
-        role: Role of the worker.
-        phase: Name of the phase.
         stepping_role: The role whose steps are the run's.
     """
     found = _OF_PHASE.get(phase) or _stage_of_wait(PhaseKey(role, phase)) or _OF_ROLE.get(role)
@@ -144,7 +128,7 @@ def stage_of(role: str, phase: str, stepping_role: str) -> str:
 
 
 def _stage_of_wait(place: PhaseKey) -> RlStageValues | None:
-    """Return the stage that a wait of an own name is for; None if it tells no wait.
+    """Return the stage that a user's phase waits for; None if its name is not that of a wait.
 
     At a barrier ranks wait for each other, so their role decides.
     """
@@ -155,7 +139,7 @@ def _stage_of_wait(place: PhaseKey) -> RlStageValues | None:
 
 
 def work_of(place: PhaseKey) -> Work:
-    """Kind of work of a phase: by its registered name, else by words in its name or its role's."""
+    """Return the kind of a phase's work: by its registered name, else by words in its names."""
     if place.phase.startswith(TOOL_SPAN):
         return Work.ENVIRONMENT  # whatever its name is about
     if place.phase not in _WAITS:
@@ -170,6 +154,7 @@ def work_of(place: PhaseKey) -> Work:
     return found or Work.OTHER
 
 
+@lru_cache(maxsize=_NAMES)
 def _work_by_words(text: str) -> Work | None:
     return next((work for work, words in _WORK if re.search(words, text.lower())), None)
 
@@ -205,10 +190,10 @@ _PART_OF_WORD: Final = (
 
 
 def goodput_part_of(place: PhaseKey, phase_class: str = "") -> RlGoodputPartValues | None:
-    """Return what time in a phase is worth: productive, overhead or idle. ADR 23.
+    """Return the worth of time in a phase: productive, overhead or idle (ADR 23).
 
-    By the registry, else by the class that its sender gave, else by words. A name that says nothing
-    is work.
+    The registry decides, else the class that the phase's sender gave, else words. A name without
+    any such word counts as work.
 
     Returns:
         None for a part of another phase, whose time it repeats.
@@ -227,16 +212,17 @@ def goodput_part_of(place: PhaseKey, phase_class: str = "") -> RlGoodputPartValu
     return RlGoodputPartValues.PRODUCTIVE
 
 
+@lru_cache(maxsize=_NAMES)
 def _part_by_words(phase: str) -> RlGoodputPartValues | None:
     found = (part for part, words in _PART_OF_WORD if re.search(words, phase.lower()))
     return next(found, None)
 
 
 def only_waits(history: RunHistory, place: PhaseKey) -> bool:
-    """Return whether a phase is no work: by its class, else by words, as in ``allreduce_wait``.
+    """Return whether a phase is not work: by its class, else by words, as in ``allreduce_wait``.
 
-    Nor is what a span around the parts of a step has beside them, nor a collective: all but the
-    last to come wait in it.
+    The time that a span around the parts of a step has beside them is not work either, nor is a
+    collective, in which all workers but the last wait.
     """
     is_wait = place in history.waits or _part_by_words(place.phase) is RlGoodputPartValues.IDLE
     is_whole = is_whole_step(place.phase)
@@ -266,13 +252,13 @@ def _is_rest(history: RunHistory, place: PhaseKey) -> bool:
 
 
 def _is_beyond_a_step(history: RunHistory, seconds: float) -> bool:
-    """Return whether parts that take so long together must overlap, because a step is shorter."""
+    """Return whether parts that take so long together must overlap, as a step is shorter."""
     rhythm = Rhythm.of(history)
     return rhythm is not None and seconds > CLEARLY * rhythm.usual_s
 
 
 def _newest(track: Track) -> float:
-    """Return the level at which a series ends: work without a phase may have been added."""
+    """Return the level at which a series ends, because work without a phase may have been added."""
     return median(track.values[-max(SIDE, len(track.values) // 4) :]) if track.values else 0.0
 
 
@@ -301,7 +287,7 @@ _SAMPLE_SOURCES: Final = (
 
 
 class Subject(StrEnum):
-    """Subject of a tracker key, as a pattern of it."""
+    """Subject of a tracker key, as a pattern that its keys match."""
 
     REWARD_MEAN = (
         r"(^|/)((rollout|episode|critic|env)/)?((mean|avg|raw|train|ep|episode|episodic)_)*"
@@ -351,6 +337,13 @@ class Subject(StrEnum):
         r"tools?/failure_frequency$|(^|[/_])aborted_ratio$|(^|/)has_error(/mean)?$"
         r"|(^|[/_])(errors?|failures?|failed)_(rate|ratio|share|frac(tion)?)$"
     )
+    TRUNCATED = (
+        r"(^|/)(sample/|is_)?truncated(/mean)?$|completions?/clipped_ratio$"
+        r"|response(_length)?/clip_ratio$|truncat(ed|ion)(/|_)(ratio|rate|share|frac(tion)?)$"
+    )
+    RUNNING = r"requests/running$|requests_running$|running_req(uest)?s$"
+    SLOTS = r"(^|[/_])(slots|max_num_seqs|max_running_requests|max_concurrent_requests)$"
+    MFU = r"(^|[/_])mfu(/(mean|actor))?$"
     REPETITION = r"repet(ition|itive)|repeat(ed|s)?(_|/|$)|duplicated?_n_?gram"
 
 
@@ -360,9 +353,9 @@ _NO_VALUE: Final = re.compile(r"/(worker/|(phase/)?age(/|$)|duration|latency)")
 
 
 def rows_about(history: RunHistory, subject: Subject) -> Iterator[tuple[str, Track]]:
-    """Yield (tracker key, series) about a subject: reduced over workers, one value a step.
+    """Yield (tracker key, series) about a subject, reduced over workers, one value a step.
 
-    The time of a reward is no reward.
+    A key with the time of a reward is not about rewards.
     """
     for key in _keys_about(subject, tuple(history.rows)):
         if not _is_time_or_count(key):
@@ -379,7 +372,7 @@ _STATISTIC = re.compile(r"/((rank_)?(max|min|std)|p\d+|count|rate|per_step)$")
 def tracks_about(history: RunHistory, subject: Subject) -> Iterator[tuple[str, str | None, Track]]:
     """Yield (tracker key, worker or None, its series) of all keys about ``subject``.
 
-    By worker where that is known, else as in the rows.
+    Series are of workers where those are known, else of the rows.
     """
     for key in _keys_about(subject, tuple(history.workers)):
         for worker, track in history.workers[key].items():
@@ -394,14 +387,14 @@ def tracks_about(history: RunHistory, subject: Subject) -> Iterator[tuple[str, s
 
 @lru_cache(maxsize=1 << 9)
 def _keys_about(subject: Subject, keys: tuple[str, ...]) -> Sequence[str]:
-    """Return the keys about a subject. A live run is looked at again and again."""
+    """Return the keys about a subject, cached, as a live run is looked at again and again."""
     return [*filter(re.compile(subject.value).search, keys)]
 
 
 def from_nothing(history: RunHistory, counts: Track) -> Track:
     """Return a counter's series with 0 for the steps before its first report.
 
-    Many counters are first reported when there is something to count.
+    Many counters are first reported when they count their first event.
     """
     if not counts.steps:
         return counts
@@ -417,7 +410,7 @@ def from_nothing(history: RunHistory, counts: Track) -> Track:
 def with_gaps(history: RunHistory, counts: Track) -> Track:
     """Return a counter's increase in each step, 0 in those without a report of it.
 
-    Counters are reported when there is something to count, if their increase is what is sent.
+    Counters whose increase is sent are only reported when they count an event.
     """
     by_step = dict(zip(counts.steps, counts.values, strict=True))
     begun_s = history.begun_s

@@ -1,13 +1,13 @@
 """Compares runs with runs: what takes longer, and what learns better, with an interval.
 
-Times and rates are compared in the same steps, because batches and answers change with the step in
-both sides alike. Some steps in a row are one observation: steps beside each other are alike, and
-would prove less than their number says ("batch means"). That interval is of these runs, and says
+Times and rates are compared in the same steps, because batches and answers change with the step on
+both sides alike. Several consecutive steps are one observation: neighbouring steps are alike, and
+would prove less than their number says ("batch means"). That interval is about these runs, and says
 nothing about how two runs of one program differ. Where each side has three runs or more, the spread
-between the runs decides instead. The usual step is a median, and tells small changes; rare long
+between the runs decides instead. The usual step is a median, which shows small changes; rare long
 steps are only in the mean.
 
-Learning differs by the seed more than by anything else, so it takes three runs a side.
+Learning differs by the seed more than by anything else, so its comparison takes three runs a side.
 """
 
 import re
@@ -23,18 +23,6 @@ from otel_rl.diagnose.detectors.slow_phases import told_step_time
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.history.timings import as_seconds, timed_part
 from otel_rl.diagnose.thresholds import START
-
-__all__ = [
-    "AXES",
-    "MEAN_TIME",
-    "TIME_PER_STEP",
-    "About",
-    "Comparison",
-    "Limit",
-    "common_measures",
-    "compared",
-    "measures",
-]
 
 TIME_PER_STEP: Final = "time_per_step"
 """The usual time of a step."""
@@ -91,16 +79,16 @@ AXES: Final = ("step", "time")
 
 
 class Comparison(NamedTuple):
-    """A measure on both sides.
+    """A measure on both sides, and its change.
 
     Attributes:
         name: ``time_per_step`` or a tracker key.
         about: What the measure is about.
-        before: Value of the first side: the median of its steps, or the mean of them or of its end.
-        after: The same of the second side.
-        change: Of the second side to the first, as a part: 0.05 is 5 % more.
+        before: Value of the first side: the median or mean of its steps, or the mean of its end.
+        after: Value of the second side, computed like that of the first.
+        change: Change from the first side to the second, as a part: 0.05 is 5 % more.
         low: Lower end of the change's interval (99 of 100); -inf if it cannot be told.
-        high: Its upper end.
+        high: Upper end of the change's interval; inf if it cannot be told.
         why_not: Why the interval cannot be told; empty if it can.
     """
 
@@ -115,17 +103,16 @@ class Comparison(NamedTuple):
 
     @property
     def is_sure(self) -> bool:
-        """Return whether the sides differ, by more than nobody would feel."""
+        """Return whether the sides surely differ, by more than a negligible amount."""
         return not self.why_not and (self.low > 0 or self.high < 0) and abs(self.change) > _FELT
 
 
 class Limit(NamedTuple):
-    """Change that fails a check, such as ``time_per_step>+5%``.
+    """A change that fails a check, such as ``time_per_step>+5%``.
 
     Attributes:
-        name: Of the measure.
         part: The smallest change that fails, as a part.
-        is_more: Whether more fails, else less.
+        is_more: Whether an increase fails; else a decrease does.
     """
 
     name: str
@@ -137,7 +124,7 @@ class Limit(NamedTuple):
         """Read a limit.
 
         Raises:
-            ValueError: It is none.
+            ValueError: The text is not a limit.
         """
         found = re.fullmatch(r"\s*(.+?)\s*([<>])\s*([+-]?)(\d+(?:\.\d+)?)\s*%\s*", text)
         if found is None:
@@ -148,7 +135,7 @@ class Limit(NamedTuple):
         return cls(name, float(number) / 100, way == ">")
 
     def is_broken_by(self, found: Comparison) -> bool:
-        """Return whether a measure has surely changed, and its change is beyond this one."""
+        """Return whether a measure has surely changed, and by more than this limit."""
         if not found.is_sure:
             return False
         return found.change > self.part if self.is_more else found.change < -self.part
@@ -158,7 +145,7 @@ class Limit(NamedTuple):
 
 
 def measures(history: RunHistory) -> Mapping[str, tuple[About, Track]]:
-    """Return what can be compared of a run: times in s, rates, and all that is learned."""
+    """Return the measures of a run that can be compared: times in s, rates, and learning."""
     found: dict[str, tuple[About, Track]] = {}
     times = _positive(told_step_time(history))
     if times.values:
@@ -189,8 +176,8 @@ def compared(
     Args:
         before: Runs of the first side.
         after: Runs of the second side.
-        axis: By which the ends of learning are aligned: ``step``, ``time`` for the time since the
-            run's begin, or the key of a total, such as that of tokens.
+        axis: Axis by which the ends of learning are aligned: ``step``, ``time`` for the time since
+            the run's begin, or the key of a total, such as that of tokens.
         also: Further keys to compare, besides times, rates and the usual signals of learning.
 
     Returns:
@@ -215,7 +202,6 @@ def compared(
 
 
 def common_measures(histories: Iterable[RunHistory]) -> Sequence[str]:
-    """Return the names of what all of these runs have measured."""
     found = [set(measures(one)) for one in histories]
     return sorted(set.intersection(*found)) if found else []
 
@@ -231,7 +217,7 @@ def _is_of_learning(key: str) -> bool:
 
 
 def _by_steps(name: str, about: About, sides: Sequence[Sequence[Track]]) -> Comparison | None:
-    """Compare the steps that all runs have, but for the first ones of each."""
+    """Compare the steps that all runs have, except for the first steps of each run."""
     values = [[_by_step(track) for track in side] for side in sides]
     runs = [one for side in values for one in side]
     steps = sorted(set.intersection(*(set(one) for one in runs)))
@@ -293,9 +279,8 @@ def _learned(
     histories: Sequence[Sequence[RunHistory]],
     axis: str,
 ) -> Comparison | None:
-    """Compare the end of the part of the axis that all runs have."""
     curves = [
-        [_curve(track, history, axis) for track, history in zip(*side, strict=True)]
+        [curve(track, history, axis) for track, history in zip(*side, strict=True)]
         for side in zip(sides, histories, strict=True)
     ]
     every = [one for side in curves for one in side]
@@ -323,8 +308,8 @@ def _learned(
     return Comparison(name, About.LEARNING, before, after, change, low, high)
 
 
-def _curve(track: Track, history: RunHistory, axis: str) -> Sequence[tuple[float, float]]:
-    """Return the values of a series along an axis."""
+def curve(track: Track, history: RunHistory, axis: str) -> Sequence[tuple[float, float]]:
+    """Return the points of a series along an axis, see ``compared``."""
     if axis == "step":
         return [*zip(map(float, track.steps), track.values, strict=True)]
     if axis == "time":
@@ -338,12 +323,11 @@ def _curve(track: Track, history: RunHistory, axis: str) -> Sequence[tuple[float
 
 
 def _by_step(track: Track) -> Mapping[int, float]:
-    """Return the newest value of each step."""
     return dict(zip(track.steps, track.values, strict=True))
 
 
 def _positive(track: Track) -> Track:
-    """Return the values of a series that have a logarithm."""
+    """Return the values of a series that have a logarithm, which are the positive ones."""
     found = Track()
     for step, time_s, value in zip(track.steps, track.times_s, track.values, strict=True):
         if isfinite(value) and value > 0:

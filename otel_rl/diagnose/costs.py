@@ -1,7 +1,7 @@
 """Cost of a cause: each step is replayed with the phase as it was before.
 
-The slowest worker of a phase decides how long the others wait for it. So a step is shorter without
-the fault by as much as the slowest worker is then faster, if that phase is on the critical path.
+The slowest worker of a phase decides how long the others wait for it. So without the fault a step
+is shorter by the time that the slowest worker then saves, if that phase is on the critical path.
 """
 
 from collections import defaultdict
@@ -22,8 +22,6 @@ from otel_rl.diagnose.thresholds import LONGER_NOISE, SIDE, SMALL_PART, UNLIKE
 from otel_rl.goodput import duration
 from otel_rl.semconv.names import RlPhaseValues
 from otel_rl.semconv.spec import STEP_SPAN
-
-__all__ = ["Cost", "cost_of", "ranked_by_cost"]
 
 _LEAST: Final = 0.01  # of a step
 _UNACCOUNTED: Final = str(RlPhaseValues.UNACCOUNTED)
@@ -48,10 +46,10 @@ class Cost(NamedTuple):
     """Cost of a cause so far.
 
     Attributes:
-        step_s: Median time of a step since it began.
-        without_s: The same without it.
-        lost_s: Time that the run has lost.
-        devices: GPUs that have lost it; workers if no GPU is known.
+        step_s: Median time of a step since the cause began.
+        without_s: Median time of these steps without the cause.
+        lost_s: Seconds that the run has lost.
+        devices: Number of GPUs that have lost the time; of workers if no GPU is known.
         unit: ``GPU`` or ``worker``.
     """
 
@@ -62,7 +60,7 @@ class Cost(NamedTuple):
     unit: str
 
     def __str__(self) -> str:
-        """Return what follows the words of its cause."""
+        """Return the text that follows the words of the cause."""
         without, usual = f"{self.without_s:.3g}", f"{self.step_s:.3g}"
         # The median step has nothing of what comes now and then.
         shorter = "" if without == usual else f"without it a step takes {without} s, not {usual}: "
@@ -70,17 +68,15 @@ class Cost(NamedTuple):
 
     @property
     def lost_hours(self) -> float:
-        """Return the hours that all devices together have lost."""
         return self.lost_s * self.devices / _HOUR_S
 
 
 def cost_of(history: RunHistory, cause: Cause, *, is_only: bool = False) -> Cost | None:
-    """Return the cost of a cause; None if steps are no longer by it, or nothing tells.
+    """Return the cost of a cause; None if steps are not longer by it, or no data tells.
 
     Args:
-        history: Of the run.
-        cause: One of its causes.
-        is_only: Whether there is no other: steps may then be longer by it even if no phase tells.
+        is_only: Whether the run has no other cause: steps may then be longer by it even if no phase
+            shows it.
     """
     took = {one: value for one, value in zip(*_columns(history), strict=True) if _is_in(cause, one)}
     if not took or cause.kind is Kind.STALL:  # steps are none, and not longer
@@ -104,11 +100,11 @@ def cost_of(history: RunHistory, cause: Cause, *, is_only: bool = False) -> Cost
 
 
 class _Added(NamedTuple):
-    """Time by which the steps of a cause are longer than those before it, for their work.
+    """Seconds by which a cause's steps are longer than the steps before, for their work.
 
     Attributes:
-        mean_s: Of a step.
-        error_s: Standard error of it.
+        mean_s: Mean of these seconds.
+        error_s: Standard error of the mean.
     """
 
     mean_s: float
@@ -116,12 +112,12 @@ class _Added(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Return whether the noise of the steps is no explanation."""
+        """Return whether the noise of the steps cannot explain the added time."""
         return self.mean_s > LONGER_NOISE * self.error_s
 
 
 def _added(history: RunHistory, cause: Cause, took: Mapping[int, float]) -> _Added | None:
-    """Return the added time of a step; None if too few steps are before the cause."""
+    """Return the added time of a step; None if too few steps precede the cause."""
     eased = settled(Workload(history).eased_steps(step_time(history).finite()))
     columns = [*zip(eased.steps, eased.values, strict=True)]
     before = eased.before(cause.since or 0)
@@ -133,7 +129,7 @@ def _added(history: RunHistory, cause: Cause, took: Mapping[int, float]) -> _Add
 
 
 def _at_most(saved: Mapping[int, float], most_s: float) -> Mapping[int, float]:
-    """Return the savings, scaled down if together they are more than that."""
+    """Return the savings, scaled down if together they are more than ``most_s``."""
     all_s = sum(saved.values())
     if all_s <= max(0.0, most_s):
         return saved
@@ -141,10 +137,10 @@ def _at_most(saved: Mapping[int, float], most_s: float) -> Mapping[int, float]:
 
 
 def ranked_by_cost(history: RunHistory, causes: Sequence[Cause]) -> Sequence[Cause]:
-    """Return the causes, with their cost in their words; those that buffers hide come later.
+    """Return the causes with their costs in their words; causes that buffers hide come later.
 
-    What one replica loses is found though no step takes longer. It matters less than what makes
-    steps longer.
+    A loss of one replica is found though no step takes longer. It matters less than a cause that
+    makes steps longer.
     """
     costs = [cost_of(history, one, is_only=len(causes) == 1) for one in causes]
     hidden = [
@@ -165,7 +161,7 @@ def _is_hidden(one: tuple[bool, Cause]) -> bool:
 
 
 def _lost_by_one(history: RunHistory, cause: Cause) -> str:
-    """Return in words what a worker loses while steps take no longer; empty of other causes."""
+    """Return in words what a worker loses while steps take no longer; empty for other causes."""
     worker, phase, since = cause.worker, cause.phase, cause.since
     if worker is None or phase is None or since is None or cause.until is not None:
         return ""
@@ -189,7 +185,7 @@ def _lost_by_one(history: RunHistory, cause: Cause) -> str:
 
 
 def _devices(history: RunHistory) -> tuple[float, str]:
-    """Return the number of GPUs that the workers report, else of workers."""
+    """Return the number of GPUs that the workers report, else the number of workers."""
     gpus = history.rows.get(_GPUS, Track()).finite().values
     if gpus and median(gpus) > 0:
         return median(gpus), "GPU"
@@ -202,9 +198,10 @@ def _columns(history: RunHistory) -> tuple[Sequence[int], Sequence[float]]:
 
 
 def _on_path(history: RunHistory, place: PhaseKey) -> Mapping[int, tuple[float, float]]:
-    """Return the seconds on each critical path of a phase, and those that may be of it as well.
+    """Return a phase's seconds on each critical path, and the seconds that may be its own, too.
 
-    A wait may be for it, and what no span of its role explains may be a part of it.
+    A wait on the path may be for the phase, and time that no span of its role explains may be part
+    of it.
     """
     may_be = {PhaseKey(place.role, _UNACCOUNTED): True}
     found = {}
@@ -238,9 +235,9 @@ def _saved_together(
 
 
 def _slow_places(history: RunHistory, cause: Cause) -> Iterator[tuple[PhaseKey, float]]:
-    """Yield the phase of a cause, and the others in which its worker is slow since then as well.
+    """Yield the phase of a cause, and other phases in which its worker is slow since then.
 
-    With each, the part of the time that is left without the cause.
+    Each comes with the part of its time that is left without the cause.
     """
     if cause.kind is Kind.STAGE_IMBALANCE:
         yield from _unequal_places(cause)
@@ -270,7 +267,7 @@ def _unequal_places(cause: Cause) -> Iterator[tuple[PhaseKey, float]]:
 
 
 def _of_peers(worker: str, tracks: Mapping[str, Track]) -> tuple[float, float] | None:
-    """Return the usual time of a worker's peers and its own; None without any."""
+    """Return the usual time of a worker's peers and the worker's own; None without any."""
     others = [median(of.values) for name, of in tracks.items() if name != worker and of.values]
     return (median(others), median(tracks[worker].values)) if others else None
 
@@ -278,7 +275,7 @@ def _of_peers(worker: str, tracks: Mapping[str, Track]) -> tuple[float, float] |
 def _saved(
     history: RunHistory, cause: Cause, place: PhaseKey, faster: float, took: Mapping[int, float]
 ) -> Mapping[int, float]:
-    """Return by how many seconds a phase that takes ``faster`` times as long shortens each step."""
+    """Return how many seconds each step saves if a phase takes ``faster`` times as long."""
     slow = {cause.worker} if cause.worker else set(history.spans[place])
     totals: dict[int, dict[str, float]] = defaultdict(dict)
     for worker, track in history.spans[place].items():

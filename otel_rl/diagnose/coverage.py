@@ -1,4 +1,4 @@
-"""Coverage of a diagnosis: what "healthy" rests on, and why it cannot be said."""
+"""Coverage of a diagnosis: what "healthy" rests on, and why it may not be known."""
 
 from collections.abc import Iterator, Mapping
 from statistics import median
@@ -23,8 +23,6 @@ from otel_rl.plurals import many
 from otel_rl.records import ExperimentStatus, WorkerFailure
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["NO_PATH", "Coverage", "coverage", "doubts", "steps_of"]
-
 NO_PATH: Final = f"no critical path (no span {STEP_SPAN}, as otel_rl.step(n) makes)"
 """What costs a diagnosis the critical path, beside what it has seen."""
 
@@ -44,19 +42,19 @@ _LONG: Final = 10  # times the usual duration of a step
 
 
 class Coverage(NamedTuple):
-    """Data that was seen of a run.
+    """Extent of the data about a run.
 
     Attributes:
-        steps: Number of steps.
-        workers: Number of workers.
-        timed: Number of workers with spans or phases, or with logged times instead.
+        steps: Number of steps in the data.
+        workers: Number of workers in the data.
+        timed: Number of workers that have spans or phases, or logged times instead.
         has_path: Whether the critical path of steps is known.
-        least_ratio: The smallest lasting slowdown of steps that would be seen; None if their
+        least_ratio: The smallest lasting slowdown of steps that a diagnosis finds; None if their
             duration is unknown.
-        least_work: The same of each kind of slow work.
-        longest: (step, seconds, times the usual) of the longest step after the start, if that is
-            far longer than others; None otherwise.
-        is_logged: Whether logged times are all that tells of parts of steps.
+        least_work: The smallest slowdown that a diagnosis finds, for each kind of slow work.
+        longest: (step, seconds, times the usual) of the longest step after the start, if it is far
+            longer than others; else None.
+        is_logged: Whether only logged times tell the parts of steps.
     """
 
     steps: int
@@ -69,7 +67,6 @@ class Coverage(NamedTuple):
     is_logged: bool = False
 
     def __str__(self) -> str:
-        """Return it in words."""
         kind = "logged times" if self.is_logged else "spans or phases"
         of = f"{kind} of {self.timed}" if self.timed else "no spans or phases"
         path = "" if self.has_path else f", {NO_PATH}"
@@ -78,12 +75,12 @@ class Coverage(NamedTuple):
 
     @property
     def unknown(self) -> str:
-        """Return what no finding can be about, in words; empty if times were measured."""
+        """Return in words what findings cannot be about; empty if times were measured."""
         return _UNTIMED if self.least_ratio is None and not self.least_work else ""
 
     @property
     def _once(self) -> str:
-        """The longest step, which may be a save or an evaluation, or have had trouble."""
+        """Return the longest step in words: it may be a save, an evaluation, or had trouble."""
         if self.longest is None:
             return ""
         step, seconds, times = self.longest
@@ -91,7 +88,7 @@ class Coverage(NamedTuple):
 
     @property
     def _least(self) -> str:
-        """The smallest slowdowns that would be seen."""
+        """Return in words the smallest slowdowns that a diagnosis finds."""
         parts = []
         if self.least_ratio is not None:
             parts.append(f"steps that take {self.least_ratio:.1f} times")
@@ -102,7 +99,6 @@ class Coverage(NamedTuple):
 
 
 def coverage(history: RunHistory) -> Coverage:
-    """Return what was seen of a run."""
     times_s = settled(step_time(history).finite())
     values = times_s.values
     timed = {worker for of in history.spans.values() for worker in of}
@@ -143,13 +139,12 @@ def doubts(
     is_part: bool = False,
     is_interrupted: bool = False,
 ) -> Iterator[str]:
-    """Yield reasons for which a run without a finding may still not be healthy.
+    """Yield reasons why a run without a finding may still not be healthy.
 
     Args:
-        history: History of the run.
-        silent_s: Time since the last record.
-        is_part: Whether these are steps that were asked for, and may be few.
-        is_interrupted: Whether its bridge is gone, and the run has no end.
+        silent_s: Seconds since the last record.
+        is_part: Whether the steps are a part that was asked for, which may be few.
+        is_interrupted: Whether the run's bridge is gone, and the run has no end.
     """
     steps = steps_of(history)
     if not steps:
@@ -180,7 +175,6 @@ def doubts(
 
 
 def steps_of(history: RunHistory) -> int:
-    """Return how many steps of a run are known."""
     # Before the first step, what is in progress is step 0.
     begun = len(history.known_steps) if history.last > history.first else 0
     return max(begun, len(step_time(history).values))
@@ -193,7 +187,7 @@ def _dead(history: RunHistory) -> list[WorkerFailure]:
 
 
 def _gone(history: RunHistory) -> list[str]:
-    """Return lost workers of which nothing was heard later, beside those with a known failure."""
+    """Return lost workers that were not heard of later and have no known failure."""
     known = {one.worker for one in history.failures}
     return sorted(
         {
@@ -210,7 +204,7 @@ def _last_s(history: RunHistory, worker: str) -> float:
 
 
 def _undone(history: RunHistory) -> str:
-    """Return in words the work that few workers had not ended, though their peers had."""
+    """Return in words the work that most workers had ended and a few had not."""
     standing = standing_work(history)
     if standing is None or not standing.is_partly_done:
         return ""

@@ -1,7 +1,7 @@
-"""Causes before the end of a run: who kills a run may do so because it hangs, or is too slow.
+"""Causes before the end of a run: a run may have been killed because it hung or was too slow.
 
-The crash that follows is true, and explains nothing. So the run is diagnosed as it was before its
-end, and the crash comes after what happened first.
+The crash that follows is a fact, and explains nothing. So the run is diagnosed as it was before its
+end, and the crash is ranked after what happened first.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,9 @@ from otel_rl.diagnose.result import Cause, Kind
 from otel_rl.diagnose.thresholds import NEWS_S, SLACK
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
-__all__ = ["in_order_of_time", "stalls_before_the_end"]
-
 
 def stalls_before_the_end(history: RunHistory) -> Sequence[Cause]:
-    """Return the stalls in which a run was when it was killed, or when an error ended it."""
+    """Return the stalls that a run was in when it was killed, or when an error ended it."""
     failure = _end_of(history)
     lags = None if failure is None else history.lags.get(failure.worker)
     if lags is None:
@@ -35,7 +33,7 @@ def stalls_before_the_end(history: RunHistory) -> Sequence[Cause]:
 
 
 def in_order_of_time(history: RunHistory, causes: Sequence[Cause]) -> Sequence[Cause]:
-    """Return the causes with the end of a killed run behind those that were there before."""
+    """Return the causes, with the end of a killed run after the causes that preceded it."""
     ends = [one for one in causes if one.kind is Kind.CRASH and one.since is not None]
     if not ends or not _is_killed(history):
         return causes
@@ -45,7 +43,7 @@ def in_order_of_time(history: RunHistory, causes: Sequence[Cause]) -> Sequence[C
 
 
 def _end_of(history: RunHistory) -> WorkerFailure | None:
-    """Return the failure that ended the run; None if it did not crash."""
+    """Return the failure that ended the run; None if the run did not crash."""
     if history.status != ExperimentStatus.CRASHED:
         return None
     return first_failure(history)

@@ -44,6 +44,7 @@ from otel_rl.diagnose.explain import is_near, unexplained
 from otel_rl.diagnose.history.delays import is_late
 from otel_rl.diagnose.history.records import PARTIAL_PATH, StepFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
+from otel_rl.diagnose.observations import observations
 from otel_rl.diagnose.off_the_path import Paths
 from otel_rl.diagnose.result import MOST_NAMED, Cause, Diagnosis, Evidence, Kind, Verdict
 from otel_rl.diagnose.spans.critical_path import IDLE
@@ -62,8 +63,6 @@ from otel_rl.diagnose.thresholds import (
 from otel_rl.diagnose.transients import lasting
 from otel_rl.goodput import duration
 from otel_rl.plurals import many
-
-__all__ = ["DETECTORS", "diagnose"]
 
 DETECTORS: Sequence[Callable[[RunHistory], Iterable[Cause]]] = (
     learning.not_a_number,
@@ -123,12 +122,12 @@ def diagnose(
     """Diagnose a run.
 
     Args:
-        history: History of the run.
         steps: First and last step to explain, compared with the steps before them; None for changes
             in the whole run.
-        passed: If the end of the run is healthy, report what had made steps longer for a while.
-        silent_s: Time since the last record.
-        is_interrupted: Whether its bridge is gone, and the run has no end.
+        passed: Whether to report what had made steps longer for a while, if the end of the run is
+            healthy.
+        silent_s: Seconds since the last record.
+        is_interrupted: Whether the run's bridge is gone, and the run has no end.
     """
     first, last = steps or (history.first, history.last)
     part = history if steps is None else history.between(history.first, last)
@@ -155,9 +154,12 @@ def diagnose(
             doubts(part, silent_s=silent_s, is_part=is_part, is_interrupted=is_interrupted)
         )
     seen = coverage(part)
+    observed = observations(part, causes) if steps is None else ()
     verdict = Verdict.CAUSE if causes else Verdict.NO_CLEAR_CAUSE
     if found_nothing:
-        verdict = Verdict.CANNOT_TELL if why_not else Verdict.HEALTHY
+        is_beyond = any(one.is_beyond for one in observed)
+        normal = Verdict.BEYOND if is_beyond else Verdict.HEALTHY
+        verdict = Verdict.CANNOT_TELL if why_not else normal
     return Diagnosis(
         first if steps is not None else min(history.known_steps, default=first),
         last,
@@ -176,6 +178,7 @@ def diagnose(
         ],
         seen.unknown,
         sum(PARTIAL_PATH in step.values for step in part.steps),
+        observed,
     )
 
 
@@ -186,7 +189,7 @@ def _detected(history: RunHistory) -> Iterator[Cause]:
 
 
 def _pauses(history: RunHistory) -> Iterator[str]:
-    """Yield in words when all stood still together, and went on."""
+    """Yield in words the times at which all workers stood still together, and went on."""
     begun = sorted((at_s, step) for step, at_s in history.begun_s.items())
     found = [
         (begin_s, end_s, begun[bisect_right(begun, (begin_s, history.last)) - 1][1])
@@ -213,7 +216,7 @@ def _pauses(history: RunHistory) -> Iterator[str]:
 
 
 def _since_change(history: RunHistory, causes: Sequence[Cause], first: int) -> int:
-    """Return the step since which steps are longer, else since which the first cause is."""
+    """Return the step since which steps are longer, else the first step of the first cause."""
     longer = level(settled(slow_phases.step_time(history)))
     if longer is not None and _is_longer(longer):
         return max(first, longer.step)
@@ -222,7 +225,7 @@ def _since_change(history: RunHistory, causes: Sequence[Cause], first: int) -> i
 
 
 def _failures(history: RunHistory, causes: Sequence[Cause]) -> Sequence[str]:
-    """Return the last failures of workers in words, without causes and silence after the end."""
+    """Return the last failures in words, without those in causes and silence after the end."""
     crashed = {(one.worker, one.since) for one in causes if one.kind is Kind.CRASH}
     ended = processes.ended_with_the_run(history)
     others = [
@@ -269,7 +272,7 @@ def _ranked(history: RunHistory, causes: Iterable[Cause]) -> list[Cause]:
 
 
 def _innermost(history: RunHistory, causes: Sequence[Cause]) -> Iterator[Cause]:
-    """Yield the causes without times that have the time of another one in them, or are the same.
+    """Yield the causes, without logged times that contain another one's time or equal it.
 
     Programs log times of parts, of parts of these, and some of them twice; spans are exclusive.
     """
@@ -299,7 +302,6 @@ def _is_around(history: RunHistory, whole: Cause, part: Cause) -> bool:
 
 
 def _slowdown_of(cause: Cause) -> tuple[float, float]:
-    """Return (seconds before, added seconds)."""
     before, after = cause.evidence[0].before or 0.0, cause.evidence[0].after or 0.0
     return before, after - before
 
@@ -315,7 +317,6 @@ def _by_time(history: RunHistory, causes: Sequence[Cause]) -> Sequence[Cause]:
 
 
 def _with_worker(history: RunHistory, cause: Cause) -> Cause:
-    """Set the worker of a cause if its role has only one."""
     if cause.worker is not None or cause.role is None:
         return cause
     known = (history.lags, *history.workers.values(), *history.spans.values())
@@ -364,7 +365,7 @@ def _bound(history: RunHistory, first: int) -> tuple[str, str, float] | None:
 
 
 def _measured(history: RunHistory, role: str, first: int) -> Mapping[PhaseKey, float]:
-    """Return seconds since a step of the phases of a role that were measured without spans."""
+    """Return the seconds since a step of a role's phases that were measured without spans."""
     tracks = {
         phase: history.rows.get(f"phase/{phase}")
         for phase in history.unspanned

@@ -1,4 +1,4 @@
-"""Explaining away: removes causes that follow from another one, by mechanism."""
+"""Explaining away: removes causes that follow from another cause, by mechanism."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -7,8 +7,6 @@ from typing import Final
 from otel_rl.diagnose.history.timings import is_whole_step
 from otel_rl.diagnose.result import SLOW, Cause, Kind
 from otel_rl.diagnose.thresholds import AS_MUCH, FELT, OFTEN, SLACK, UNLIKE
-
-__all__ = ["is_near", "unexplained"]
 
 _LEARNING: Final = frozenset(
     {Kind.REWARD_DROP, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH, Kind.REWARD_HACKING}
@@ -31,6 +29,7 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.NAN: _LEARNING
     | _BACKLOG
     | {
+        Kind.DEAD_GROUPS,
         Kind.REWARD_BUG,
         Kind.SLOW_GENERATION,
         Kind.SLOW_REWARD,
@@ -79,7 +78,7 @@ _AS_LONG: Final = 0.9  # the same of two durations
 
 
 def is_near(since: int | None, step: int) -> bool:
-    """Return whether a first step is this one, within the tolerance."""
+    """Return whether a first step equals ``step``, within the tolerance."""
     return since is not None and abs(since - step) <= SLACK
 
 
@@ -113,10 +112,10 @@ def _first_steps(causes: Sequence[Cause]) -> Mapping[_Subject, int]:
 
 
 def _is_same_transfer(cause: Cause, other: Cause) -> bool:
-    """Return whether both are sides of one weight transfer: by as much, or by as many times.
+    """Return whether both causes are sides of one weight transfer, by amount or by ratio.
 
-    A side that has other parts of the transfer, or fewer bytes of it, takes less time: who sends
-    waits for a way there and back, and often for a further one, of which the receiver sees one.
+    A side that has other parts of the transfer, or fewer bytes of it, takes less time: the sender
+    waits for a way there and back, and often for a further way, of which the receiver sees one.
     """
     if cause.kind is not Kind.SLOW_SYNC or other.kind is not Kind.SLOW_SYNC:
         return False
@@ -181,10 +180,11 @@ def _is_by_its_work(cause: Cause, effect: Cause) -> bool:
 
 
 def _is_answer_to(answer: Cause, call: Cause) -> bool:
-    """Return whether work of one role slows as much as the part of another role's that calls it.
+    """Return whether work of one role slows as much as another role's part that calls it.
 
-    At the same time, and all of its callers: one slow caller has a reason of its own, unless only
-    one answers. Not for two weight phases: both wait for the transfer, whichever side starts it.
+    Both must slow at the same time, and for all callers: one slow caller has a reason of its own,
+    unless only one worker answers. Two weight phases do not count: both wait for the transfer,
+    whichever side starts it.
     """
     kinds = {answer.kind, call.kind}
     if not kinds <= SLOW or kinds == {Kind.SLOW_SYNC} or answer.role == call.role:
@@ -208,9 +208,9 @@ def _is_answer_to(answer: Cause, call: Cause) -> bool:
 
 
 def _is_waited_for(cause: Cause, rest: Cause) -> bool:
-    """Return whether what a step has beside its parts grows by slower work that it waits for.
+    """Return whether a step's time beside its parts grows by slower work that it waits for.
 
-    Programs do not name all of their waits. A controller's step has the parts of others only.
+    Programs do not name all of their waits. A controller's step only has the parts of others.
     """
     if not (cause.kind in SLOW and rest.kind in SLOW and _are_near(cause.since, rest.since)):
         return False
@@ -223,10 +223,10 @@ def _is_waited_for(cause: Cause, rest: Cause) -> bool:
 
 
 def _is_awaited_by_peers(cause: Cause, effect: Cause) -> bool:
-    """Return whether work of a straggler's peers takes longer as they wait for it inside.
+    """Return whether work of a straggler's peers takes longer because they wait in it.
 
     Collectives that overlap with a backward pass are in no span of their own. The straggler comes
-    last, and waits for none: its own part is no slower.
+    last, and waits for no worker: its own part is no slower.
     """
     if cause.kind is not Kind.STRAGGLER or effect.kind is not Kind.SLOW_TRAINING:
         return False

@@ -1,7 +1,7 @@
 """Work that cannot have made steps longer: no critical path has it, nor a longer wait since.
 
-A server whose queue is full makes its callers wait, and its spans say only that they take longer.
-That is so whenever who takes from the queue is slower, or one more worker fills it.
+A server whose queue is full makes its callers wait, and its spans only say that they take longer.
+That happens whenever the consumer of the queue is slower, or one more worker fills it.
 """
 
 from statistics import median
@@ -13,17 +13,11 @@ from otel_rl.diagnose.result import Cause, Kind
 from otel_rl.diagnose.thresholds import EXPLAINED, FEWEST_SINCE
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["Paths"]
-
 _SLOW: Final = {Kind.SLOW_PHASE, Kind.SLOW_GENERATION, Kind.SLOW_REWARD, Kind.STRAGGLER}
 
 
 class Paths:
-    """Critical paths of a run, read once.
-
-    Args:
-        history: Of the run.
-    """
+    """Critical paths of a run, read once."""
 
     def __init__(self, history: RunHistory) -> None:
         self._history = history
@@ -43,7 +37,7 @@ class Paths:
         ]
 
     def bear_out(self, cause: Cause) -> bool:
-        """Return False for a cause that is a phase which takes longer, and makes no step longer."""
+        """Return False for a cause whose phase takes longer without making any step longer."""
         if cause.kind not in _SLOW or None in {cause.role, cause.phase, cause.since}:
             return True
         place = PhaseKey(str(cause.role), str(cause.phase))
@@ -52,13 +46,13 @@ class Paths:
     def leave_out(self, place: PhaseKey, since: int, until: int | None = None) -> bool:
         """Return whether steps do not depend on how long a phase takes.
 
-        False if that is not known: without paths, for what is no call or its answer, for a phase
-        whose name tells what it does, or for the role that makes the steps.
+        Return False if that is not known: without paths, for a phase that is neither a call nor its
+        answer, for a phase whose name tells what it does, or for the role that makes the steps.
 
         Args:
             place: A phase that takes longer.
-            since: First step in which it does.
-            until: First step in which it does no more; None if it goes on.
+            since: First step in which the phase takes longer.
+            until: First step in which it does not any more; None if it goes on.
         """
         spans = self._history.spans
         if not self._steps or place in self._on or _is_named_work(place):
@@ -88,6 +82,6 @@ def _is_named_work(place: PhaseKey) -> bool:
 
 
 def _is_of_one_call(one: PhaseKey, other: PhaseKey) -> bool:
-    """Return whether spans are of a client and its server: of one name, or that with a route."""
+    """Return whether spans are of a client and its server: one name, or that with a route."""
     names = sorted((one.phase, other.phase), key=len)
     return one.role != other.role and f"{names[1]} ".startswith(f"{names[0]} ")

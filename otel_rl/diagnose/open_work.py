@@ -1,7 +1,7 @@
-"""Work in progress as a further observation: what takes longer already will not take less.
+"""Work in progress as a further observation: work that takes longer already will not take less.
 
-So a slowdown that needs two observations has the second one before the work ends. Only open phases
-tell since when work is in progress, which is the SDK's of this project.
+So a slowdown that needs two observations has the second one before the work ends. Only open phases,
+which this project's SDK reports, show since when work is in progress.
 """
 
 from bisect import bisect_right
@@ -14,8 +14,6 @@ from otel_rl.diagnose.classify import Subject, is_collective, only_waits, tracks
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.thresholds import BARELY, FEWEST_BEFORE, FRESH_S, LEAST_LONGER
 
-__all__ = ["is_current", "with_open_work"]
-
 _LATE_EXPORTS: Final = 2  # without the age of the phase: an export may have several requests
 
 
@@ -23,11 +21,9 @@ class _Open(NamedTuple):
     """Work in progress.
 
     Attributes:
-        place: Role and phase.
-        worker: Who does it.
-        step: To which it belongs.
-        at_s: When its age was told.
-        age_s: Its age then.
+        step: Step that the work belongs to.
+        at_s: Time at which the work's age was reported.
+        age_s: Age of the work at that time.
     """
 
     place: PhaseKey
@@ -38,7 +34,7 @@ class _Open(NamedTuple):
 
 
 def with_open_work(history: RunHistory) -> RunHistory:
-    """Return the history with the age of long work as that of a further one; the same without."""
+    """Return the history with long open work as a further observation; else the same one."""
     found = [*_long_work(history)]
     if not found:
         return history
@@ -89,7 +85,7 @@ def _step(history: RunHistory, place: PhaseKey, own: Track) -> int:
 
 
 def is_current(history: RunHistory, worker: str, ages: Track) -> bool:
-    """Return whether the worker is still in the phase: its newest exports tell its age."""
+    """Return whether the worker is still in the phase, as its newest exports report its age."""
     told_s = ages.times_s[-1]
     own = history.lags.get(worker)
     newest_s = told_s if own is None else max(told_s, own.times_s[-1])

@@ -1,6 +1,6 @@
-"""Adds where the workers of causes are, and names: host, process, place in the program, keys.
+"""Adds the places of the workers of causes, and names: host, process, stack, keys.
 
-That may tell that a worker does not hang: saves and compilations within other work take long.
+A stack may show that a worker does not hang: saves and compilations within other work take long.
 """
 
 import re
@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 from otel_rl.diagnose.detectors.stalls import SAVE_S
 from otel_rl.diagnose.history.records import OWN_STEP
 from otel_rl.diagnose.result import Cause, Diagnosis, Kind, Verdict
-
-__all__ = ["Place", "with_names", "with_places"]
 
 _MOST_FRAMES: Final = 5
 
@@ -46,11 +44,12 @@ class Place(NamedTuple):
     """Place of a worker.
 
     Attributes:
-        host: Its machine; None if it is unknown.
-        pid: Its process id there; None if it is unknown.
-        stack: Calls of a phase that takes too long, the innermost first; none if it has ended.
-        collective: The collective that it waits in, in words; empty without one.
-        step: The step of the stack; None without one.
+        host: Host of the worker; None if it is unknown.
+        pid: Process id on the host; None if it is unknown.
+        stack: Calls of a phase that takes too long, the innermost first; empty if the phase has
+            ended.
+        collective: Collective in which the worker waits, in words; empty without one.
+        step: Step of the stack; None without one.
     """
 
     host: str | None = None
@@ -64,8 +63,7 @@ def with_places(report: Diagnosis, places: Mapping[str, Place]) -> Diagnosis:
     """Return the report with the places of its workers.
 
     Args:
-        report: The diagnosis.
-        places: By ``<role>/<index>``.
+        places: Places by ``<role>/<index>``.
     """
     busy = {
         n: words for n, one in enumerate(report.causes) if (words := _at_rare_work(one, places))
@@ -73,7 +71,9 @@ def with_places(report: Diagnosis, places: Mapping[str, Place]) -> Diagnosis:
     causes = [_placed(one, places) for n, one in enumerate(report.causes) if n not in busy]
     verdict = report.verdict
     if busy and not causes:
-        no_clear = Verdict.NO_CLEAR_CAUSE if report.symptoms else Verdict.HEALTHY
+        is_beyond = any(one.is_beyond for one in report.observations)
+        normal = Verdict.BEYOND if is_beyond else Verdict.HEALTHY
+        no_clear = Verdict.NO_CLEAR_CAUSE if report.symptoms else normal
         verdict = Verdict.CANNOT_TELL if report.doubts else no_clear
     changes = [*report.changes, *busy.values()]
     return replace(report, causes=causes, verdict=verdict, changes=changes)
@@ -83,8 +83,7 @@ def with_names(report: Diagnosis, in_words: Callable[[str], str]) -> Diagnosis:
     """Return the report with the program's names of keys.
 
     Args:
-        report: The diagnosis.
-        in_words: Returns a text with these names in it for the keys of rows.
+        in_words: Returns a text in which the keys of rows are replaced by these names.
     """
     return replace(
         report,
@@ -99,15 +98,16 @@ def with_names(report: Diagnosis, in_words: Callable[[str], str]) -> Diagnosis:
             )
             for cause in report.causes
         ],
+        observations=[replace(one, words=in_words(one.words)) for one in report.observations],
         symptoms=[*map(in_words, report.symptoms)],
         changes=[*map(in_words, report.changes)],
     )
 
 
 def _at_rare_work(cause: Cause, places: Mapping[str, Place]) -> str:
-    """Return in words that a worker saves or compiles, as its stack tells; empty if it hangs.
+    """Return in words that a worker saves or compiles, by its stack; empty if it hangs.
 
-    Longer than the first save may take, it hangs in it.
+    A worker that takes longer than the first save may take hangs in it.
     """
     place = places.get(cause.worker or "")
     if cause.kind not in _STANDING or place is None or not _is_of_now(cause, place):
@@ -128,7 +128,7 @@ def _at_rare_work(cause: Cause, places: Mapping[str, Place]) -> str:
 
 
 def _is_of_now(cause: Cause, place: Place) -> bool:
-    """Return whether the worker stands, and has not gone on since its stack was told."""
+    """Return whether the worker stands, and has not gone on since its stack was reported."""
     if cause.until is not None:
         return False
     if place.step is None or cause.since is None:

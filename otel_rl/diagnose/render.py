@@ -7,17 +7,16 @@ from otel_rl.diagnose.coverage import NO_PATH
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Verdict
 from otel_rl.plurals import many
 
-__all__ = ["in_words", "summary"]
-
 
 def summary(report: Diagnosis) -> str:
-    """Return the diagnosis as one sentence."""
     if report.causes:
         return report.causes[0].words
     if report.symptoms:
         return f"{report.symptoms[0]}; no clear cause"
     if report.verdict is Verdict.CANNOT_TELL:
         return f"{report.verdict}: {'; '.join(report.doubts)}"
+    if report.verdict is Verdict.BEYOND:
+        return report.observations[0].words
     return f"no fault found, but {report.unknown}" if report.unknown else "no fault found"
 
 
@@ -25,7 +24,6 @@ def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
     """Yield the lines of a report, the first cause first.
 
     Args:
-        report: The diagnosis.
         trace_url: URL of a trace, with ``{trace_id}`` in it; empty for ids alone.
     """
     yield f"{_steps(report)}: {report.verdict}{_limits(report)}"
@@ -50,6 +48,11 @@ def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
         yield from _place(cause)
         yield f"     next: {next_look(cause)}"
         yield from (f"     try: {words}" for words in cause.tries)
+    for one in report.observations:
+        yield f"{'beyond its reference' if one.is_beyond else 'observed'}: {one.kind}: {one.words}"
+        yield f"     reference: {one.reference}"
+        yield f"     doubt: {one.doubt}"
+        yield from (f"     try: {words}" for words in one.tries)
     if report.verdict is Verdict.NO_CLEAR_CAUSE:
         yield "No phase, worker or metric stands out enough to be called the cause."
     if report.seen and (not report.causes or NO_PATH in report.seen):

@@ -11,11 +11,17 @@ from otel_rl.diagnose.advice import compared_with, next_look
 from otel_rl.diagnose.history.goodput import goodput_of
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.render import summary
-from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
+from otel_rl.diagnose.result import (
+    Cause,
+    Diagnosis,
+    Evidence,
+    Kind,
+    Observation,
+    Observed,
+    Verdict,
+)
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable, redacted
-
-__all__ = ["RunDiagnosisJson", "as_json", "json_schema", "run_as_json"]
 
 SCHEMA_ID: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -64,12 +70,31 @@ class CauseJson(TypedDict):
     compared_with: Annotated[str, _told("What the amount is compared with, in words.")]
     next: Annotated[str, _told("What to look at next.")]
     tries: Annotated[
-        list[str], _told("What to try, with settings of the framework that runs, if it is known.")
+        list[str], _told("What to try, what that changes, and what shows it; settings come first.")
     ]
     stack: Annotated[list[str], _told("Where the worker stands, the innermost call first.")]
     score: Annotated[float, _told("Weight of the evidence, from 0 to 1.")]
     words: Annotated[str, _told("One sentence.")]
     evidence: Annotated[list[EvidenceJson], _told("The strongest first.")]
+
+
+class ObservationJson(TypedDict):
+    """Observation of a whole run by itself, without an earlier level."""
+
+    kind: Annotated[Observed, _told("The kind, see `otel-rl help diagnose`.")]
+    is_beyond: Annotated[bool, _told("Whether the amount is beyond its reference.")]
+    role: Annotated[_Text, _told("Affected role.")]
+    worker: Annotated[_Text, _told("<role>/<index>, if it is about one.")]
+    phase: Annotated[_Text, _told("Affected phase.")]
+    amount: Annotated[_Number, _told("A share from 0 to 1, an age in versions, or a ratio.")]
+    seconds: Annotated[float, _told("Of a usual step, that it explains; 0 if unknown.")]
+    step_s: Annotated[float, _told("Seconds of a usual step; 0 if unknown.")]
+    words: Annotated[str, _told("One sentence.")]
+    reference: Annotated[str, _told("What the amount is compared with, in words.")]
+    doubt: Annotated[str, _told("What speaks against it, in words.")]
+    tries: Annotated[
+        list[str], _told("What to try, what that changes, and what shows it; settings come first.")
+    ]
 
 
 class BoundJson(TypedDict):
@@ -87,6 +112,9 @@ class DiagnosisJson(TypedDict):
     steps: Annotated[list[int], msgspec.Meta(description="First and last.", min_length=2)]
     verdict: Annotated[Verdict, _told("The verdict, see `otel-rl help diagnose`.")]
     causes: Annotated[list[CauseJson], _told("The most likely first.")]
+    observations: Annotated[
+        list[ObservationJson], _told("First what is beyond its reference, by seconds of a step.")
+    ]
     symptoms: Annotated[list[str], _told("Changes in words, with or without a cause.")]
     bound: Annotated[BoundJson | None, _told("null if no step was explained.")]
     failures: Annotated[list[str], _told("Of workers, apart from those that are causes.")]
@@ -115,13 +143,11 @@ class RunDiagnosisJson(DiagnosisJson):
 
 
 def json_schema() -> dict[str, object]:
-    """Return the JSON Schema of ``otel-rl diagnose --json``."""
     schema = msgspec.json.schema(RunDiagnosisJson)
     return {"$schema": SCHEMA_ID, "title": "otel-rl diagnose --json", **schema}
 
 
 def run_as_json(key: ExperimentKey, history: RunHistory, report: Diagnosis) -> RunDiagnosisJson:
-    """Return the report with the run that it is about, and its goodput."""
     spent = goodput.as_json(goodput_of(history))
     return {
         "experiment": printable(key.experiment),
@@ -139,6 +165,7 @@ def as_json(report: Diagnosis) -> DiagnosisJson:
         "steps": [report.first, report.last],
         "verdict": report.verdict,
         "causes": [_cause(cause) for cause in report.causes],
+        "observations": [_observation(one) for one in report.observations],
         "symptoms": [printable(symptom) for symptom in report.symptoms],
         "bound": None
         if bound is None
@@ -174,6 +201,23 @@ def _cause(cause: Cause) -> CauseJson:
         "score": round(cause.score, 3),
         "words": printable(cause.words),
         "evidence": [_evidence(one) for one in cause.evidence],
+    }
+
+
+def _observation(one: Observation) -> ObservationJson:
+    return {
+        "kind": one.kind,
+        "is_beyond": one.is_beyond,
+        "role": _printable(one.role),
+        "worker": _printable(one.worker),
+        "phase": _printable(one.phase),
+        "amount": _number(one.amount),
+        "seconds": round(one.seconds, 6),
+        "step_s": round(one.step_s, 6),
+        "words": printable(one.words),
+        "reference": one.reference,
+        "doubt": one.doubt,
+        "tries": [*one.tries],
     }
 
 

@@ -5,19 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = [
-    "MOST_EVIDENCE",
-    "MOST_NAMED",
-    "MOST_WORKERS",
-    "SLOW",
-    "Cause",
-    "Diagnosis",
-    "Evidence",
-    "Kind",
-    "Verdict",
-    "listed",
-]
-
 MOST_NAMED: Final = 4
 """Workers or other things that a sentence names."""
 
@@ -74,6 +61,25 @@ class Kind(StrEnum):
     DEAD_GROUPS = "dead_groups"
 
 
+class Observed(StrEnum):
+    """Kind of observation."""
+
+    BOUND = "bound"
+    STARVED = "waits_for_samples"
+    SLOW_ANSWERS = "scoring_share"
+    SYNC = "sync_share"
+    CHECKPOINT = "checkpoint_share"
+    DATA = "data_share"
+    TAIL = "tail"
+    QUEUED = "queued_requests"
+    FREE_SLOTS = "free_slots"
+    TRUNCATED = "truncated_share"
+    NO_SIGNAL = "no_signal_share"
+    OLD_SAMPLES = "sample_age"
+    MFU = "mfu"
+    UNPROVEN_REWARD = "unproven_reward"
+
+
 SLOW: Final = frozenset(
     {
         Kind.SLOW_GENERATION,
@@ -115,13 +121,12 @@ class Evidence:
     """One finding that supports a cause.
 
     Attributes:
-        what: In words.
+        what: The finding in words.
         key: Tracker key that shows it, if there is one.
-        worker: ``<role>/<index>``, if it is about one.
+        worker: ``<role>/<index>``, if the finding is about one worker.
         before: Level before.
         after: Level after.
-        unit: Of the levels.
-        traces: Ids of traces that show it, in hexadecimal digits.
+        traces: Ids of traces that show the finding, in hexadecimal digits.
     """
 
     what: str
@@ -135,21 +140,20 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Fault of a run, and its evidence.
+    """A fault of a run, with its evidence.
 
     Attributes:
-        kind: The kind.
-        words: One sentence.
+        words: The cause in one sentence.
         role: Affected role, if there is one.
-        worker: ``<role>/<index>``, if one is at fault and not its peers.
+        worker: ``<role>/<index>``, if one worker is at fault and its peers are not.
         phase: Affected phase, if there is one.
-        since: Approximate first step; None if it was so from the beginning.
-        until: Approximate last step; None if it goes on.
+        since: Approximate first step; None if the fault was there from the beginning.
+        until: Approximate last step; None if the fault goes on.
         answered_by: For late calls, the roles that answer them.
-        strength: Of the evidence: causes of about the same weight are ranked by it.
-        evidence: The strongest first.
-        host: Of the worker; None if it is unknown.
-        pid: Of the worker's process; None if it is unknown.
+        strength: Strength of the evidence: causes of about the same weight are ranked by it.
+        evidence: Findings that support the cause, the strongest first.
+        host: Host of the worker; None if it is unknown.
+        pid: Process id of the worker; None if it is unknown.
         stack: Where the worker stands in its program, the innermost call first; none if unknown.
         tries: What to try, with the settings of the framework that runs.
     """
@@ -175,10 +179,50 @@ class Cause:
         return min(1.0, _WEIGHTS[self.kind] + _OF_STRENGTH * self.strength)
 
 
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a run shows by itself, without an earlier level.
+
+    Attributes:
+        words: The observation in one sentence.
+        reference: What the amount is compared with, in words.
+        doubt: What speaks against it, in words.
+        is_beyond: Whether the amount is beyond the reference, in each third of the steps that were
+            looked at; False without a reference.
+        role: Affected role, if there is one.
+        worker: ``<role>/<index>``, if the observation is about one worker.
+        phase: Affected phase, if there is one.
+        amount: A share from 0 to 1; an age in versions; waiting requests to running ones.
+        seconds: Seconds of a usual step that the observation explains; 0 if unknown.
+        step_s: Seconds of a usual step; 0 if unknown.
+        against: Kind under which the catalogue has prescriptions.
+        tries: What to try, with the settings of the framework that runs.
+    """
+
+    kind: Observed
+    words: str
+    reference: str
+    doubt: str
+    is_beyond: bool
+    role: str | None
+    worker: str | None
+    phase: str | None
+    amount: float
+    seconds: float
+    step_s: float
+    against: Kind | Observed
+    tries: Sequence[str] = ()
+
+    @property
+    def place(self) -> tuple[Observed, str | None, str | None]:
+        return self.kind, self.role, self.phase
+
+
 class Verdict(StrEnum):
     """Verdict of a diagnosis."""
 
     CAUSE = "cause"
+    BEYOND = "beyond a reference"
     NO_CLEAR_CAUSE = "no clear cause"
     HEALTHY = "healthy"
     CANNOT_TELL = "cannot tell"
@@ -189,19 +233,19 @@ class Diagnosis:
     """Diagnosis of some steps of a run.
 
     Attributes:
-        first: The first step of the question, which for a whole run is the first that it has.
-        last: The last step of the question.
-        verdict: The verdict.
-        causes: Ranked; none if there is nothing to explain, or no explanation.
+        first: First step that the diagnosis is about; for a whole run, its first step.
+        last: Last step that the diagnosis is about.
+        causes: Ranked causes; none if there is nothing to explain, or no explanation.
         symptoms: Changes in words, with or without a cause.
         bound: (role, phase, share) of the phase with most of the time of these steps; None if no
             step was explained.
-        failures: Of workers, in words, the last ones; those of a cause left out.
+        failures: The last failures of workers, in words, without those of a cause.
         seen: What the verdict rests on, in words.
         doubts: Why a run without a finding may still not be healthy, in words.
-        changes: Deliberate changes, which are no faults, in words.
-        unknown: What no finding can be about, for want of measurements, in words.
-        partial: Number of these steps whose critical path may lack spans.
+        changes: Changes on purpose, which are not faults, in words.
+        unknown: What findings cannot be about, for lack of measurements, in words.
+        partial: Number of the steps whose critical path may lack spans.
+        observations: Observations of a whole run, those beyond their reference first.
     """
 
     first: int
@@ -216,3 +260,4 @@ class Diagnosis:
     changes: Sequence[str] = ()
     unknown: str = ""
     partial: int = 0
+    observations: Sequence[Observation] = ()

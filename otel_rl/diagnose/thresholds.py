@@ -1,8 +1,9 @@
-"""Thresholds that several rules share, each once and with its reason.
+"""Thresholds that several rules share, each defined once and with its reason.
 
-What one rule alone needs stands beside it. Ratios are of times, rates or amounts to the same
-before, or to those of peers. An *order* is Cliff's delta: of all pairs of a value before and one
-since, the part that is in the direction of a change, less the part that is against it.
+A threshold that one rule alone needs stands beside the rule. Ratios compare times, rates or amounts
+with the same ones before, or with those of peers. An *order* is Cliff's delta: of all pairs of an
+earlier and a later value, the part that is in the direction of a change, less the part that is
+against it.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """Withholds slowdowns of a live run that may be over in a moment.
 
-Rules judge noise from step to step. A busy host is slow for a second or so, which is one value of a
-run with long steps, and five that agree of one with short steps.
+Rules judge noise from step to step. A busy host is slow for a second or so, which is one value in a
+run with long steps, and five values that agree in a run with short steps.
 """
 
 from bisect import bisect_left
@@ -11,8 +11,6 @@ from typing import Final
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Kind
 from otel_rl.records import ExperimentStatus
-
-__all__ = ["lasting"]
 
 _LASTING_S: Final = 6.0
 
@@ -39,12 +37,10 @@ _AT_ONCE: Final = frozenset(
 
 
 def lasting(history: RunHistory, causes: Iterable[Cause], silent_s: float) -> Iterator[Cause]:
-    """Yield the causes; of a run that goes on, without slowdowns of the last seconds.
+    """Yield the causes; for a run that goes on, without slowdowns of the last seconds.
 
     Args:
-        history: History of the run.
-        causes: Of the run.
-        silent_s: Time since the last record: more evidence may never come.
+        silent_s: Seconds since the last record: more evidence may never come.
     """
     goes_on = history.status == ExperimentStatus.RUNNING and silent_s < _LASTING_S
     begun = sorted(history.begun_s.items())

@@ -1,1 +1,1 @@
-"""Adapters from RL frameworks to a worker, one a file. docs/how-to/frameworks.md has the table."""
+"""Adapters from RL frameworks to a worker, one per file; docs/how-to/frameworks.md lists them."""

@@ -1,8 +1,8 @@
-"""Public interface for adapters, those of this package included: what they need of otel_rl.
+"""Public interface for adapters, including those of this package: what they need of otel_rl.
 
 An adapter starts a worker with the names that its framework knows, and records the framework's
-metrics, by a table of rules under names that all frameworks share. Nothing here raises into a
-training or waits, but ``start`` with wrong settings.
+metrics, by a table of rules, under names that all frameworks share. No function here raises into a
+training or waits, except ``start`` with wrong settings.
 """
 
 import os
@@ -101,7 +101,7 @@ def is_named() -> bool:
 
 
 def is_instrumented() -> bool:
-    """Report whether the program uses ``otel_rl.init``, the W&B drop-in or the hook of W&B."""
+    """Return whether the program uses ``otel_rl.init``, the W&B drop-in or the hook of W&B."""
     run = getattr(sys.modules.get("wandb"), "run", None)
     if "wandb_log" in _switched_on and run is not None:
         return True
@@ -111,7 +111,7 @@ def is_instrumented() -> bool:
 
 @contextmanager
 def automatically() -> Iterator[None]:
-    """Make recorders that stop recording once the program makes its own."""
+    """Make the block's recorders stop recording once the program makes its own."""
     token = _is_automatic.set(True)
     try:
         yield
@@ -130,10 +130,10 @@ def logging_errors() -> Iterator[None]:
 
 
 def automatic(make: Callable[[], object]) -> Any:
-    """Return what ``make`` makes for an adapter that nobody has switched on.
+    """Return the result of ``make`` for an adapter that nobody has switched on.
 
-    Its recorders give way to those of the program. It is None if the program reports by itself,
-    or ``make`` fails, which is logged.
+    Recorders that ``make`` makes give way to those of the program. The result is None if the
+    program reports by itself, or if ``make`` fails, which is logged.
     """
     if is_instrumented():
         return None
@@ -144,7 +144,7 @@ def automatic(make: Callable[[], object]) -> Any:
 
 
 def after(kind: Any, name: str, follow: Callable[[Any], object]) -> None:
-    """Follow each object of a class once a method of it has returned, as ``automatic`` does."""
+    """Call ``follow`` with an object after each call of its method, as ``automatic`` does."""
 
     def by(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -176,7 +176,10 @@ def before(owner: Any, name: str, follow: Callable[..., object]) -> None:
 
 
 def deliver(timeout_s: float | None = None) -> bool:
-    """Deliver what was recorded, in ``timeout_s`` (5) at most. Returns whether that succeeded."""
+    """Deliver what was recorded within ``timeout_s`` (default 5).
+
+    Returns whether that succeeded.
+    """
     return otel_rl.flush(timeout_s=_DELIVERY_S if timeout_s is None else timeout_s)
 
 
@@ -184,10 +187,10 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
     """Start a worker, unless the process already is one.
 
     Args:
-        known: Names from the framework; the environment takes precedence. They are the project and
-            the name of the run in the tracker, too.
+        known: Names from the framework; the environment takes precedence. They also become the
+            project and the name of the run in the tracker.
         given: Names from the user.
-        is_alone: True if the framework logs on one rank only; no other one is expected then.
+        is_alone: Whether the framework logs on one rank only, so that no other rank is expected.
 
     Raises:
         ConfigError: See ``otel_rl.init``.
@@ -223,7 +226,7 @@ def meter_of(framework: str, reduce: str | None = None) -> Meter | None:
 def flat(
     metrics: Mapping[Any, Any], separator: str = "/", prefix: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
-    """Return name and value of each metric, and join the names of nested ones by a separator."""
+    """Yield name and value of each metric; names of nested metrics are joined by a separator."""
     for key, value in metrics.items():
         if isinstance(value, Mapping) and depth < _MAX_DEPTH:
             yield from flat(value, separator, f"{prefix}{key}{separator}", depth + 1)
@@ -232,7 +235,7 @@ def flat(
 
 
 def may_be_number(value: object) -> bool:
-    """Return whether a value is a number, or has a method that makes one of it."""
+    """Return whether a value is a number, or has a method that converts it to one."""
     return type(value) in PLAIN or hasattr(value, "__float__") or hasattr(value, "item")
 
 
@@ -244,14 +247,15 @@ class Recorder:
     """Records metrics that a framework logs. Thread-safe; never raises and never waits.
 
     Attributes:
-        framework: Its name.
-        is_automatic: True if nobody has asked for it: it gives way to what the program reports.
+        framework: Name of the framework.
+        is_automatic: Whether nobody has asked for the recorder: it gives way to what the program
+            reports.
 
     Args:
-        framework: Its name.
-        table: Its metrics, or what returns them at the first record; by default the table of
-            ``otel_rl/semconv/dialects``.
-        is_hook: True for one that is silent by itself where an adapter records.
+        framework: Name of the framework.
+        table: Table of the framework's metrics, or a function that returns the table at the first
+            record; by default the framework's table in ``otel_rl/semconv/dialects``.
+        is_hook: Whether the recorder is a hook, which stays silent where an adapter records.
     """
 
     def __init__(self, framework: str, table: Table = None, *, is_hook: bool = False) -> None:
@@ -266,12 +270,12 @@ class Recorder:
             _switched_on.add(framework)
 
     def __reduce__(self) -> tuple[Callable[..., "Recorder"], tuple[object, ...]]:
-        """Make a copy, also in another process: frameworks copy loggers and callbacks."""
+        """Copy the recorder, also into another process: frameworks copy loggers and callbacks."""
         return _copied, (self.framework, self._table, self._is_hook, self.is_automatic)
 
     @property
     def is_silent(self) -> bool:
-        """True if the program itself reports, which would duplicate the metrics."""
+        """Return whether the program itself reports, which would duplicate the metrics."""
         if not self.is_automatic:
             return False
         has_adapter = self._is_hook and bool(_adapters)
@@ -280,7 +284,7 @@ class Recorder:
     def start(
         self, known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool = False
     ) -> None:
-        """See the function ``start``; where nobody has switched the adapter on, it never raises."""
+        """See the function ``start``; an adapter that nobody has switched on never raises."""
         with logging_errors() if self.is_automatic else nullcontext():
             start(known, given, is_alone=is_alone)
 
@@ -290,7 +294,7 @@ class Recorder:
         """Record each number in ``metrics``; other values are counted, and logged once.
 
         Args:
-            metrics: By the framework's own names.
+            metrics: Values by the framework's own names.
             step: The training step, or None for time-driven metrics.
             reduce: Reduction over the workers, for names without a rule.
         """
@@ -319,7 +323,6 @@ class Recorder:
         return self._table() if callable(self._table) else self._table
 
     def config(self, config: Mapping[str, object]) -> None:
-        """Set the hyper-parameters of the run."""
         if self.is_silent:
             return
         otel_rl.log_config(config)
@@ -327,7 +330,7 @@ class Recorder:
     def _record(self, name: str, alias: Alias, value: object, step: object) -> bool:
         """Record a value under its shared name. Returns whether to record its own name, too.
 
-        A counter's shared name stands for a total, and the framework's for what a step adds to it.
+        A counter's shared name stands for a total, its framework's name for the growth in a step.
         """
         instrument = self._instrument(alias)
         if instrument is None:
@@ -368,12 +371,9 @@ class Recorder:
 
 
 class Steps:
-    """The open step of a training, and its phase, which events of a framework move on.
+    """The open step of a training, and its phase, which a framework's events move on.
 
     All calls of one object come from the thread that trains.
-
-    Attributes:
-        is_open: Whether a step is open.
     """
 
     def __init__(self) -> None:
@@ -381,34 +381,34 @@ class Steps:
         self.is_open = False
 
     def __reduce__(self) -> tuple[type["Steps"], tuple[()]]:
-        """Make a copy without the open step: a copied callback follows another training."""
+        """Copy without the open step: a copied callback follows another training."""
         return Steps, ()
 
     @staticmethod
     def of_thread() -> "Steps | None":
-        """Return the steps of the training that has begun last in this thread, if any."""
+        """Return the steps of the training that began last in this thread, if any."""
         return _steps.get()
 
     def begin_training(self) -> None:
-        """Be the steps of this thread; a training before it that failed unnoticed is over."""
+        """Become the steps of this thread; a training before it that failed unnoticed is over."""
         _end_open()
         _steps.set(self)
 
     def begin(self, number: int, phase: str = "", *, has_span: bool = True) -> None:
-        """End what is open, and begin a step in a phase."""
+        """End the open step and phase, and begin a step in a phase."""
         self.end()
         self._step.enter_context(otel_rl.step(number))
         self.is_open = True
         self.enter(phase, has_span=has_span)
 
     def enter(self, phase: str, *, has_span: bool = True) -> None:
-        """Enter a phase, which lasts until the next call; without an open step between steps."""
+        """Enter a phase, which lasts until the next call; without an open step, between steps."""
         self._phase.close()
         if phase:
             self._phase.enter_context(otel_rl.phase(phase, span=has_span))
 
     def end(self, error: BaseException | None = None) -> None:
-        """End what is open, if any, with what has interrupted it."""
+        """End the open step and phase, if any, with the error that has interrupted them."""
         self.is_open = False
         for opened in (self._phase, self._step):
             opened.__exit__(None if error is None else type(error), error, None)
@@ -418,9 +418,9 @@ _steps: ContextVar[Steps | None] = ContextVar("otel_rl_adapter_steps", default=N
 
 
 def ends_steps(train: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that trains, and ends the open step if it raises.
+    """Return a training function that also ends the open step if the training raises.
 
-    Frameworks tell no callback of a failure.
+    Frameworks tell callbacks nothing of a failure.
     """
 
     def training(*arguments: Any, **named: Any) -> Any:

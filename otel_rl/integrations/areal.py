@@ -28,7 +28,7 @@ _FOLLOWED: Final = "_otel_rl_follows"
 
 
 def attach(trainer: Any) -> None:
-    """Record all that a trainer commits to its ``stats_logger``. Does nothing a second time.
+    """Record everything that a trainer commits to its ``stats_logger``. A second call does nothing.
 
     Raises:
         ConfigError: See ``otel_rl.init``.
@@ -37,7 +37,10 @@ def attach(trainer: Any) -> None:
 
 
 def always(module: ModuleType) -> None:
-    """Follow every ``StatsLogger`` of ``areal.utils.stats_logger``. It never raises then."""
+    """Follow every ``StatsLogger`` of ``areal.utils.stats_logger``.
+
+    The adapter then never raises.
+    """
     after(module.StatsLogger, "__init__", _follow)
 
 
@@ -73,7 +76,7 @@ def _record(
 
 
 def _first_step(logger: Any, global_step: int) -> int:
-    """Return the step after the last one that AReaL has logged, if it reports it."""
+    """Return the step after the last one that AReaL has logged, if AReaL reports it."""
     last: object = None
     with guard:
         last = logger.state_dict().get("last_commit_step")
@@ -81,7 +84,7 @@ def _first_step(logger: Any, global_step: int) -> int:
 
 
 def _is_first_rank() -> bool:
-    """Report whether AReaL logs in this process; all ranks have the same metrics when it does."""
+    """Return whether AReaL logs in this process; all ranks have the same metrics when it does."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not hasattr(distributed, "is_initialized"):  # a torch without it
         return True

@@ -1,10 +1,10 @@
-"""Switches adapters on in processes below ``otel-rl run``, and records what others log.
+"""Switches adapters on in processes below ``otel-rl run``, and records what programs log.
 
-Frameworks start processes of their own, from scripts of their own. So each Python below ``otel-rl
-run`` waits for the import of a framework's module (``start_up/sitecustomize.py``) and adds the
-adapter to it; in a process without an adapter the hook of W&B and TensorBoard records. The program
-takes precedence: where it starts its worker, uses the W&B drop-in or switches an adapter on, what
-is added here records nothing. Nothing here raises.
+Frameworks start processes of their own, from scripts of their own. So each Python process below
+``otel-rl run`` waits for the import of a framework's module (``start_up/sitecustomize.py``) and
+adds the adapter to the module; in a process without an adapter the hook of W&B and TensorBoard
+records. The program takes precedence: where it starts its worker, uses the W&B drop-in or switches
+an adapter on, the adapters added here record nothing. Nothing here raises.
 """
 
 import logging
@@ -40,14 +40,17 @@ _log = logging.getLogger("otel_rl")
 
 
 def begin() -> None:
-    """Wait for frameworks, if the environment enables it. For ``opentelemetry-instrument``."""
+    """Wait for frameworks if the environment enables that.
+
+    ``opentelemetry-instrument`` calls it.
+    """
     if os.environ.get("OTEL_RL_ADAPTERS") == "auto" and names_an_experiment(os.environ):
         join_sweep()
         wait()
 
 
 def join_sweep() -> None:
-    """Make a trial of this process and its children if an agent of W&B has started it."""
+    """Make this process and its children a trial if an agent of W&B has started the process."""
     run = os.environ.get("WANDB_RUN_ID")
     if run and os.environ.get("WANDB_SWEEP_ID") and not is_within(os.environ, run):
         if os.environ.get(PARAMETERS):
@@ -59,7 +62,7 @@ def join_sweep() -> None:
 
 
 def wait() -> None:
-    """Add the adapters once their frameworks are imported. Imports none of them."""
+    """Add the adapters once their frameworks are imported. Imports none of them itself."""
     followed: dict[str, Callable[[ModuleType], None]] = {
         **{name: partial(_adapter, adapter) for name, adapter in _ADAPTERS.items()},
         **SWEEPS,

@@ -38,23 +38,24 @@ def measured(
     takes_many: Collection[str] = (),
     samples: Collection[str] = (),
 ) -> "MeasuredBuffer":
-    """Return a buffer that passes each call on, and records it. Thread-safe as the buffer is.
+    """Return a buffer that passes each call on and records it. It is as thread-safe as the buffer.
 
-    It costs about 20 us a call. Errors of the buffer reach the caller, and such calls count neither
-    as read nor as written. Coroutines, as those of ``asyncio.Queue``, count when they have ended.
-    What leaves the buffer otherwise is an eviction: by ``maxlen``, or by ``clear`` or ``del``,
-    which the next call tells. A queue of ``multiprocessing``, which other processes read and
-    write, has neither a size nor evictions. It is no instance of the buffer's class.
+    A call costs about 20 us more. Errors of the buffer reach the caller, and such calls count
+    neither as read nor as written. Coroutines, as those of ``asyncio.Queue``, count when they have
+    ended. Samples that leave the buffer otherwise are evictions: by ``maxlen``, or by ``clear`` or
+    ``del``, which count at the next call. A queue of ``multiprocessing``, which other processes
+    read and write, has neither a size nor evictions. The result is no instance of the buffer's
+    class.
 
-    Several samples are a sequence of them; or columns, a mapping or a tuple of arrays or lists,
-    which have the length of the first one.
+    Several samples are either a sequence of samples, or columns: a mapping or a tuple of arrays or
+    lists, whose first one's length counts.
 
     Args:
-        buffer: With ``__len__`` or ``qsize``.
+        buffer: Any object with ``__len__`` or ``qsize``.
         one: Further methods that write one sample.
-        many: The same of several, which are the last argument.
+        many: Further methods that write several samples, which are the last argument.
         takes: Further methods that return one sample, of whatever form, and remove it.
-        takes_many: Methods that return several samples and remove them.
+        takes_many: Further methods that return several samples and remove them.
         samples: Further methods that return one sample or several without removing them.
     """
     kinds: dict[str, str] = {}
@@ -70,7 +71,7 @@ def measured(
 
 
 class MeasuredBuffer:
-    """Buffer with the methods and attributes of another one; see ``measured``."""
+    """Buffer with the methods and attributes of another buffer; see ``measured``."""
 
     def __init__(self, buffer: Any, kinds: dict[str, str]) -> None:
         # The attributes of the buffer are set and read through this object.
@@ -140,10 +141,10 @@ class MeasuredBuffer:
 
 
 class _Call:
-    """A call under way.
+    """A method call in progress.
 
     Attributes:
-        result: What the buffer has returned.
+        result: Value that the buffer has returned.
     """
 
     def __init__(self, kind: str) -> None:
@@ -152,7 +153,7 @@ class _Call:
         self.result: Any = None
 
     def prepared(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the arguments, with a list in place of an iterator, which counts once only."""
+        """Return the arguments, with a list in place of an iterator, which counts only once."""
         if self._kind == "many":
             if arguments and isinstance(arguments[-1], Iterator):
                 arguments = (*arguments[:-1], [*arguments[-1]])
@@ -160,7 +161,7 @@ class _Call:
         return arguments
 
     def moved(self) -> tuple[int, int, bool]:
-        """Return (samples written, samples read, whether those are removed), once it has ended."""
+        """Return (samples written, samples read, whether read ones are removed) after the call."""
         match self._kind:
             case "one":
                 return 1, 0, False
@@ -176,7 +177,7 @@ class _Record:
     """Counts of one buffer, and its instruments once there is a worker.
 
     Args:
-        size: Measures the buffer; None of one that other processes change.
+        size: Measures the buffer; None for a buffer that other processes change.
     """
 
     def __init__(self, size: Callable[[], int] | None) -> None:
@@ -190,7 +191,7 @@ class _Record:
 
     @contextmanager
     def call(self, kind: str) -> Iterator[_Call]:
-        """Enter around a call, which counts if it raises nothing."""
+        """Enter around a call, which counts unless it raises."""
         call = _Call(kind)
         with guard, self._lock.work():
             self._in_flight += 1
@@ -242,7 +243,7 @@ class _Record:
 
 
 class _Nobody:
-    """Instrument of a process that is no worker yet."""
+    """Instrument of a process that is not a worker yet."""
 
     def add(self, _amount: int) -> None:
         pass
@@ -260,12 +261,12 @@ def _size(buffer: Any) -> int:
 
 
 def _is_shared(buffer: Any) -> bool:
-    """Return whether it is a queue, or the proxy of one, that other processes read and write."""
+    """Return whether a buffer is a queue, or a queue's proxy, that other processes use, too."""
     return any(kind.__module__.startswith(_SHARED) for kind in type(buffer).__mro__)
 
 
 def _count(samples: Any) -> int:
-    """Return the number of samples in what a method was given, or has returned."""
+    """Return the number of samples in an argument or a result of a method."""
     if isinstance(samples, Mapping) or hasattr(samples, "_fields"):
         columns = [*(samples.values() if isinstance(samples, Mapping) else samples)]
         return _count(columns[0]) if columns else 0

@@ -53,7 +53,7 @@ _AUTOMATIC: Final = "is_automatic"
 
 
 class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge is not installed
-    """Reports as a worker; the process name contains its role."""
+    """Reports as a worker, whose role is in the process name."""
 
     async def init(
         self,
@@ -78,7 +78,6 @@ class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge 
     async def log_batch(
         self, metrics: list[Any], global_step: int, *_arguments: object, **_named: object
     ) -> None:
-        """Record metrics reduced by torchforge."""
         for metric in metrics:
             # The spread of all values cannot be computed from per-rank spreads.
             self._record(metric, global_step, spread="mean")
@@ -86,7 +85,6 @@ class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge 
     def log_stream(
         self, metric: Any, global_step: int, *_arguments: object, **_named: object
     ) -> None:
-        """Record one value immediately."""
         self._record(metric, global_step, spread="std")
 
     async def finish(self) -> None:
@@ -105,7 +103,7 @@ class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge 
 
 
 def register() -> None:
-    """Register the name ``otel_rl`` with torchforge. Does nothing a second time."""
+    """Register the name ``otel_rl`` with torchforge. A second call does nothing."""
     for name in _MODULES:
         module = sys.modules.get(name)
         if module is not None:
@@ -113,7 +111,7 @@ def register() -> None:
 
 
 def always(module: ModuleType) -> None:
-    """Make every rank report, independent of ``metric_logging``. It never raises then."""
+    """Make every rank report, independent of ``metric_logging``. The adapter then never raises."""
     own = {"logging_mode": module.LoggingMode.PER_RANK_NO_REDUCE, _AUTOMATIC: True}
     register()
 

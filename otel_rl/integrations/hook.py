@@ -5,8 +5,8 @@ Before ``wandb.init`` or the first ``SummaryWriter``:
     otel_rl.integrations.hook.record_wandb(step_keys=["train/step", "rollout/step"])
     otel_rl.integrations.hook.record_tensorboard()
 
-The program's own run or file is what it was. A framework that has no adapter, and logs metrics that
-mean more than their names, has a row in the table here; what its metrics mean is in
+The program's own run or file stays as it was. A framework without an adapter whose metrics mean
+more than their names has a row in the table here; the meaning of its metrics is in
 ``otel_rl/semconv/dialects``.
 """
 
@@ -44,16 +44,16 @@ _NO_NAMES: Final = WorkerNames()
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework, by the package that a process of it has imported.
+    """A framework, recognised by the package that its processes have imported.
 
     Attributes:
-        package: Its name.
-        names: Name of the table of its metrics; none if it has no such table.
-        step_keys: Metrics that hold the step of what is logged with them; what is logged without
-            any of them has no step then.
+        names: Name of the framework's table of metrics; empty if it has none.
+        step_keys: Names of metrics that hold the step of what is logged with them; if there are
+            such names, metrics logged without any of them have no step.
         by_time: Pattern of metrics that belong to their time: an evaluation takes longer than the
             row of its step waits, and samples of a GPU have no step.
-        roles: Role of a process by a word in the name of its program; of others ``trainer``.
+        roles: Role of a process by a word in the name of its program; other processes are
+            ``trainer``.
     """
 
     package: str = ""
@@ -63,11 +63,9 @@ class Framework:
     roles: Mapping[str, str] = field(default_factory=dict)
 
     def has_step(self, metrics: Mapping[str, object]) -> bool:
-        """Return whether metrics that are logged together belong to a step."""
         return not any(re.fullmatch(self.by_time, name) for name in metrics)
 
     def role(self) -> str | None:
-        """Return the role of this process, if its program names one."""
         words = (word for word in sys.orig_argv[1:] if not word.startswith("-"))
         program = Path(next(words, "")).name  # sys.argv may be that of a launcher by now
         return next((role for word, role in self.roles.items() if word in program), None)
@@ -93,14 +91,14 @@ _OTHER: Final = Framework()
 
 
 def present() -> Framework:
-    """Return the framework that this process has imported, or one that is not known."""
+    """Return the framework that this process has imported, or the unknown framework."""
     return next((one for one in _FRAMEWORKS if one.package in sys.modules), _OTHER)
 
 
 class Hook(Recorder):
     """Records what is logged to one place, as a worker that starts with the first metrics.
 
-    Thread-safe. Nothing is raised into the library: a wrong setting is logged.
+    Thread-safe. It never raises into the library: a wrong setting is logged.
     """
 
     _last: Final[dict[str, tuple[str, object]]] = {}
@@ -131,10 +129,10 @@ class Hook(Recorder):
         self._is_off = not has_started
 
     def log(self, metrics: Mapping[str, Any], step: object) -> None:
-        """Record each number, after ``begin``; names of nested ones are joined by ``/``.
+        """Record each number, after ``begin``; names of nested numbers are joined by ``/``.
 
-        Many programs log to several places: of hooks that nobody asked for, the first one records a
-        metric of a step.
+        Many programs log to several places: among hooks that nobody asked for, the first one to
+        record a metric of a step is the only one.
         """
         if not self._is_off:
             with guard:
@@ -149,7 +147,7 @@ class Hook(Recorder):
         return True
 
     def deliver(self, *_: object, **__: object) -> None:
-        """Deliver what was recorded, at the end of the library's logger. The process may go on."""
+        """Deliver what was recorded when the library's logger ends. The process may go on."""
         if not self._is_off:
             deliver()
 
@@ -171,7 +169,6 @@ class _OfWandb(Hook):
     def follow(
         self, run: Any, data: Mapping[str, Any], step: int | None = None, *_: Any, **__: Any
     ) -> None:
-        """Record one call of ``log``."""
         framework = present()
         names = WorkerNames(run.project, run.name, framework.role() or self._role)
         self.begin(names, config=None if self.has_config else dict(run.config))
@@ -185,7 +182,7 @@ class _OfWandb(Hook):
         self.log(values, at if framework.has_step(data) else None)
 
     def declare(self, _run: Any, name: str, step_metric: Any = None, *_: Any, **__: Any) -> None:
-        """Take an axis of ``define_metric`` for steps if it is one."""
+        """Use the axis that ``define_metric`` declares for steps, if it holds steps."""
         axis = getattr(step_metric, "name", step_metric)
         if axis and axis not in self._axes and (name == "*" or axis.endswith("step")):
             self._axes.append(axis)
@@ -196,16 +193,17 @@ _of_wandb: _OfWandb | None = None
 
 
 def record_wandb(step_keys: Sequence[str] = (), role: str = "trainer") -> None:
-    """Record everything that is logged to W&B in this process, too. Does nothing a second time.
+    """Also record everything that this process logs to W&B. A second call does nothing.
 
-    The names of the run are those of W&B's: its project is the experiment, its name the trial.
+    The run's names are W&B's: the project is the experiment, the name of W&B's run the trial.
 
     Args:
-        step_keys: Metrics that hold the step of what is logged with them, the first one counts;
-            then those that the library has declared as an axis by ``define_metric``, if it is the
-            axis of all or its name ends with "step". Without any it is the step at the call, that
-            of the ``otel_rl.step`` block around it, or W&B's own.
-        role: Default of the worker's role.
+        step_keys: Metrics that hold the step of what is logged with them; the first one counts.
+            After them come the metrics that the library has declared as an axis by
+            ``define_metric``, if the axis is that of all metrics or its name ends with "step".
+            Without any of them the step is the one at the call: of the ``otel_rl.step`` block
+            around it, or W&B's own.
+        role: Role of the worker, unless the environment names one.
     """
     import wandb  # only W&B's users have it
 
@@ -230,10 +228,10 @@ _SPLITS: Final = ("train", "eval", "test", "val", "valid", "validation")
 
 
 class TensorboardHook(Hook):
-    """Follows the writers of PyTorch and tensorboardX, imports neither, until ``stop``.
+    """Follows the writers of PyTorch and tensorboardX until ``stop``; it imports neither.
 
-    A program that trains and evaluates has a writer for each, with equal tags: those of a directory
-    named after a split, or of another directory than the first, have its name before them.
+    A program that trains and evaluates has a writer for each, with equal tags: tags of a directory
+    named after a split, or of another directory than the first, get its name in front.
     """
 
     def __init__(self, names: WorkerNames, role: str) -> None:
@@ -245,12 +243,11 @@ class TensorboardHook(Hook):
             when_imported(module, _hook_writer)
 
     def stop(self) -> None:
-        """Follow no further call. Idempotent."""
         if self in _following:
             _following.remove(self)
 
     def written(self, name: str, given: Mapping[str, Any]) -> None:
-        """Take a call of a writer's method, with its arguments by name."""
+        """Record a call of a writer's method, with its arguments by name."""
         if name == "close":
             self.deliver()
             return
@@ -276,7 +273,7 @@ class TensorboardHook(Hook):
 
 
 def record_tensorboard(names: WorkerNames = _NO_NAMES, role: str = "trainer") -> TensorboardHook:
-    """Record scalars of each ``SummaryWriter`` at their global step, until ``stop``."""
+    """Record scalars of each ``SummaryWriter`` at their global step until ``stop`` is called."""
     return TensorboardHook(names, role)
 
 

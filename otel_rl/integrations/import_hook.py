@@ -1,4 +1,4 @@
-"""Calls back when a module is imported, without importing it, and wraps functions of it.
+"""Calls back when a module is imported, without importing it, and wraps its functions.
 
 A callback runs right after the module's own code, in the importing thread; its exceptions are
 counted and logged, never raised.
@@ -20,7 +20,7 @@ _WRAPPED: Final = "__otel_rl_wrapped__"
 
 
 def when_imported(name: str, call: Callback) -> None:
-    """Call ``call`` once with a module, as soon as it is imported; immediately if it already is."""
+    """Call ``call`` once with a module, as soon as the module is imported; at once if it is."""
     module = sys.modules.get(name)
     if module is not None:
         _run(call, module)
@@ -36,10 +36,10 @@ def wrap(
     by: Callable[[Callable[..., Any]], Callable[..., Any]],
     purpose: str = "",
 ) -> None:
-    """Replace a function of a module, class or object by ``by(function)``, once for a purpose.
+    """Replace a function of a module, class or object by ``by(function)``, once per purpose.
 
     Raises:
-        AttributeError: It has none of this name.
+        AttributeError: The owner has no function of this name.
     """
     original = getattr(owner, name)
     mark = _WRAPPED + purpose
@@ -79,7 +79,7 @@ class _Finder(MetaPathFinder):
 
 
 class _CallingLoader:
-    """Loader that runs the callbacks. Everything else is delegated to the module's own loader."""
+    """Loader that runs the callbacks, and delegates everything else to the module's own loader."""
 
     def __init__(self, original: Any) -> None:  # any loader
         self._original = original

@@ -3,11 +3,11 @@
     otel_rl.integrations.own_run.share()
 
 The real ``wandb.init`` then begins every online run in W&B's shared mode, where several processes
-write to one run, and reports its path, by which a bridge with ``--attach`` joins it. Runs that are
-offline, disabled or resumed stay as they are.
+write to one run, and reports the run's path, by which a bridge with ``--attach`` joins the run.
+Runs that are offline, disabled or resumed stay as they are.
 
-The first run of a process belongs to its trial. Each later one is a trial of its own, as its rows
-belong into another run.
+The first run of a process belongs to the process's trial. Each later run is a trial of its own,
+because its rows belong into another run.
 """
 
 import logging
@@ -38,7 +38,7 @@ STEP: Final = "otel_rl/step"
 
 
 def share() -> None:
-    """Share the runs of ``wandb.init`` from now on. Does nothing a second time."""
+    """Share the runs of ``wandb.init`` from now on. A second call does nothing."""
     import wandb  # only W&B's users have it
 
     def sharing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +61,7 @@ def share() -> None:
 
 
 def hint() -> None:
-    """Say of the first online run of ``wandb.init`` that it can be joined."""
+    """Log, for the first online run of ``wandb.init``, that the bridge can join it."""
     import wandb  # see share
 
     def hinting(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,7 +123,7 @@ os.register_at_fork(after_in_child=_joined.clear)
 
 
 def _report(run: Any) -> None:
-    """Report the path of a run. Each later run of this process is a trial of its own."""
+    """Report the path of a run. Each later run of this process becomes a trial of its own."""
     worker = session.start_from_environment()
     if worker is None:
         return
@@ -144,7 +144,7 @@ def _report(run: Any) -> None:
 
 
 def _with_step(log: Callable[..., None]) -> Callable[..., None]:
-    """Return ``log``, which puts the argument ``step`` into the row of a shared run."""
+    """Return a ``log`` that puts its argument ``step`` into the row of a shared run."""
 
     def logged(
         run: Any, data: dict[str, Any], step: int | None = None, *arguments: Any, **named: Any

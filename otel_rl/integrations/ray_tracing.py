@@ -9,4 +9,4 @@ __all__ = ["carry_context"]
 
 
 def carry_context() -> None:
-    """Leave the worker's providers as they are: Ray only needs a hook to begin with."""
+    """Leave the worker's providers as they are: Ray only needs some hook to begin tracing."""

@@ -1,11 +1,11 @@
-"""Reads how a rollout ended from the results of environments: NeMo Gym's and verifiers'.
+"""Reads how a rollout ended from results of two libraries: NeMo Gym and verifiers.
 
     lineage.score(sample, **nemo_gym(result))
     lineage.score(sample, **verifiers(trace))
 
-Neither package is imported. A result is what the package hands over or writes to its files: a
-mapping, as read from JSON, or an object with these attributes. What a result does not have is not
-told, and a result of another form tells nothing: no error.
+Neither package is imported. A result is what the package returns or writes to its files: a mapping,
+as read from JSON, or an object with these attributes. Missing fields are left out, and a result of
+another form gives nothing and raises no error.
 """
 
 import math
@@ -52,10 +52,10 @@ _NESTED: Final = ("instance_config", "full_result", "metrics")
 
 
 def nemo_gym(result: object) -> RolloutResult:
-    """Return what a rollout of NeMo Gym tells.
+    """Return what a rollout of NeMo Gym says about its end.
 
-    A sample that failed and is not to be masked keeps its reward: it enters training with it, and
-    is counted as poisoned.
+    A sample that failed and is not to be masked keeps its reward: it enters training with the
+    reward, and is counted as poisoned.
 
     Args:
         result: Answer of a verification, or a line of the rollouts' file: ``reward``,
@@ -94,13 +94,13 @@ def nemo_gym(result: object) -> RolloutResult:
 
 
 def verifiers(trace: object) -> RolloutResult:
-    """Return what a ``Trace`` of verifiers tells, or its record.
+    """Return what a ``Trace`` of verifiers, or its record, says about its end.
 
-    A failed trace that was not scored has no reward: what a framework makes of it is the
-    framework's to tell.
+    A failed trace that was not scored has no reward: whether it trains is for the framework to say.
 
     Args:
-        trace: Version 1: ``rewards``, ``ok``, ``stop_condition``, ``is_timeout``, ``errors``.
+        trace: A trace of version 1: ``rewards``, ``ok``, ``stop_condition``, ``is_timeout``,
+            ``errors``.
     """
     told = RolloutResult()
     rewards = _of(trace, "rewards")
@@ -163,7 +163,7 @@ def _failure(why: str) -> Outcome:
 
 
 def _anywhere(result: object, name: str) -> Any:
-    """Return a field of the result, else of the parts in which agents keep it."""
+    """Return a field of the result, or of the parts in which agents keep it."""
     places = (result, *(_of(result, part) for part in _NESTED))
     return next((found for place in places if (found := _of(place, name)) is not None), None)
 

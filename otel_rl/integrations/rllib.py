@@ -1,8 +1,8 @@
-"""RLlib adapter: a callback for an ``Algorithm``, in the process that trains, under Tune an actor.
+"""RLlib adapter: a callback for an ``Algorithm`` in the process that trains, or Tune's actor.
 
     config.callbacks(on_algorithm_init=otel_rl.integrations.rllib.follow)
 
-Each iteration is a step, with the phases that RLlib times; its own timers are moving averages.
+Each iteration is a step, with the phases that RLlib times; RLlib's own timers are moving averages.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +44,7 @@ _NO_METRICS: Final = frozenset({"config", "pid", "timestamp"})
 
 
 def follow(*, algorithm: Any, **_named: Any) -> None:
-    """Record the iterations of an algorithm. RLlib passes more than is needed.
+    """Record the iterations of an algorithm. RLlib passes more arguments than are needed.
 
     Raises:
         ConfigError: See ``otel_rl.init``.
@@ -90,7 +90,7 @@ def follow(*, algorithm: Any, **_named: Any) -> None:
 
 
 def always(module: ModuleType) -> None:
-    """Follow every ``Algorithm`` of ``ray.rllib.algorithms.algorithm``. It never raises then."""
+    """Follow every ``Algorithm`` of ``ray.rllib.algorithms.algorithm``, never raising."""
     after(module.Algorithm, "setup", lambda algorithm: follow(algorithm=algorithm))
 
 
@@ -107,6 +107,6 @@ def _is_metric(name: str, value: object) -> bool:
 
 
 def _is_missing(name: str, value: object) -> bool:
-    """Report whether a NaN is the mean of no values; a learner may have computed its NaN."""
+    """Return whether a NaN is the mean of no values; a learner may have computed its NaN."""
     is_computed = name.startswith("learners/") and "/num_" not in name
     return isinstance(value, Real) and value != value and not is_computed

@@ -2,8 +2,8 @@
 
     model.learn(100_000, callback=otel_rl.integrations.stable_baselines3.OtelCallback())
 
-The step is the number of timesteps at which the logger dumps. What follows, up to the next dump, is
-timed as that step.
+The step is the number of timesteps at which the logger dumps. The time up to the next dump belongs
+to that step.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,9 +41,9 @@ class OtelCallback(BaseCallback):  # type: ignore[misc]  # Any where it is not i
     """Records what the algorithm's logger dumps, with the phases ``generate`` and ``train``.
 
     Args:
-        experiment: Default ``OTEL_RL_EXPERIMENT``.
-        trial: One run of it; default ``OTEL_RL_TRIAL``.
-        role: Default ``OTEL_RL_ROLE``, else ``trainer``.
+        experiment: Name of the experiment; default ``OTEL_RL_EXPERIMENT``.
+        trial: Name of one run of the experiment; default ``OTEL_RL_TRIAL``.
+        role: Role of the worker; default ``OTEL_RL_ROLE``, else ``trainer``.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class OtelCallback(BaseCallback):  # type: ignore[misc]  # Any where it is not i
 
 
 def always(module: ModuleType) -> None:
-    """Follow every callback of a training, whatever it is. It never raises then.
+    """Follow every callback of a training, whatever its kind. The adapter then never raises.
 
     Args:
-        module: One with ``BaseCallback``, imported after all that it needs.
+        module: A module with ``BaseCallback`` that is imported after all that it needs.
     """
 
     def following(event: str, original: Callable[..., None]) -> Callable[..., None]:
@@ -87,7 +87,7 @@ def always(module: ModuleType) -> None:
 
 
 class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
-    """Output of SB3's logger. A copied model keeps one, with a step of its own."""
+    """Output of SB3's logger. A copied model keeps a copy, with a step of its own."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -113,7 +113,7 @@ class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
             self._steps.enter(phase, has_span=self._has_spans)
 
     def write(self, key_values: Mapping[str, object], key_excluded: object, step: int = 0) -> None:
-        """Record what is dumped; in a training, the next step begins, in the same phase."""
+        """Record dumped values; in a training, the next step then begins, in the same phase."""
         self.recorder.record(key_values, step)
         if self._steps.is_open and step != self._number:
             self._begin(step)
@@ -133,7 +133,7 @@ class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
 
 
 def _follow(callback: Any, event: str, given: WorkerNames = _NO_NAMES) -> None:
-    """Follow an event of a training, which each of its callbacks tells."""
+    """Follow an event of a training that each of its callbacks receives."""
     formats = callback.logger.output_formats
     writer = next((one for one in formats if isinstance(one, _Writer)), None)
     if event == "on_training_start":

@@ -24,7 +24,7 @@ PARAMETERS: Final = "WANDB_SWEEP_PARAM_PATH"
 
 
 def parameters(environ: Mapping[str, str]) -> Mapping[str, object]:
-    """Return the name and value of each hyper-parameter that an agent of W&B has given to a run.
+    """Return the hyper-parameters, by name, that an agent of W&B has given to a run.
 
     Never raises: a wrong file is counted.
     """
@@ -47,7 +47,7 @@ def parameters(environ: Mapping[str, str]) -> Mapping[str, object]:
 
 
 def _tune(module: ModuleType) -> None:
-    """Begin a trial where Ray Tune makes a trainable, or gives another trial to its actor."""
+    """Begin a trial where Ray Tune makes a trainable, or gives its actor another trial."""
 
     def end(trainable: Any, failure: Exception | None = None) -> None:
         if trainable.__dict__.pop(_OPEN, False):
@@ -90,7 +90,7 @@ def _tune(module: ModuleType) -> None:
 
 
 def _ray_train(module: ModuleType) -> None:
-    """Give the workers of a Ray Train within a trial of Tune the variables of the trial."""
+    """Give the workers of a Ray Train run within a trial of Tune the variables of the trial."""
 
     def fitting(original: Callable[..., Any]) -> Callable[..., Any]:
         def fit(trainer: Any, *arguments: Any, **named: Any) -> Any:
@@ -116,7 +116,7 @@ def _ray_train(module: ModuleType) -> None:
 
 
 def _hydra(module: ModuleType) -> None:
-    """Make a trial of each job of a multirun; every launcher runs it by this function."""
+    """Make each job of a multirun a trial; every launcher runs its jobs by this function."""
 
     def running(original: Callable[..., Any]) -> Callable[..., Any]:
         def run_job(task_function: Any, config: Any, *arguments: Any, **named: Any) -> Any:
@@ -148,7 +148,7 @@ def _job(job: Any) -> str:
 
 
 def _overridden(config: Any) -> dict[str, object]:
-    """Return what the command line overrides; a config group's value is the name of its choice."""
+    """Return what the command line overrides; the value of a config group is its choice's name."""
     found: dict[str, object] = {}
     overrides = getattr(config.hydra, "overrides", None)
     for override in getattr(overrides, "task", ()):

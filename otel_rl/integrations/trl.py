@@ -2,8 +2,9 @@
 
 trainer = GRPOTrainer(..., callbacks=[otel_rl.integrations.trl.OtelCallback()])
 
-Each optimizer step is a step of otel_rl, and its phase is ``train``, but for what TRL's trainers
-time by themselves (``ProfilingContext``). Evaluations and checkpoints are phases between steps.
+Each optimizer step is a step of otel_rl, and its phase is ``train``, except for the parts that
+TRL's trainers time by themselves (``ProfilingContext``). Evaluations and checkpoints are phases
+between steps.
 """
 
 import sys
@@ -64,14 +65,15 @@ _timed: ContextVar[str] = ContextVar("otel_rl_trl_timed", default="")
 class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is not installed
     """Records the trainer's metrics in the first process of the world, which has them.
 
-    Each process records its steps and phases.
+    Each process records its own steps and phases.
 
     Args:
-        experiment: Default ``OTEL_RL_EXPERIMENT``, else ``args.run_name``.
-        trial: One run of it; default ``OTEL_RL_TRIAL``.
-        role: Default ``OTEL_RL_ROLE``, else ``trainer``.
+        experiment: Name of the experiment; default ``OTEL_RL_EXPERIMENT``, else ``args.run_name``.
+        trial: Name of one run of the experiment; default ``OTEL_RL_TRIAL``.
+        role: Role of the worker; default ``OTEL_RL_ROLE``, else ``trainer``.
         watch: Whether to measure gradients and updates by group of parameters, see
-            ``otel_rl.watch``. TRL has clipped the gradient by then, and logs its norm before.
+            ``otel_rl.watch``. They are measured after TRL has clipped the gradient, whose earlier
+            norm TRL logs.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
             self._steps.begin(state.global_step + 1, "train")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
-        """End the step; an evaluation, then a checkpoint may follow."""
+        """End the step; an evaluation and then a checkpoint may follow."""
         self._steps.end()
         if self._recorder.is_silent:
             return
@@ -141,11 +143,11 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         logs: Mapping[str, object] | None = None,
         **_named: Any,
     ) -> None:
-        """Record at the trainer's global step; what is late or repeated in the step, by its time.
+        """Record metrics at the trainer's global step; late or repeated ones only by their time.
 
         An evaluation may take longer than a bridge waits for more data of a step. A bridge averages
-        the values of one window of time, so only what must goes there: of several evaluations
-        within a window only the first, and the others as late samples of their step.
+        the values of one window of time, so only what must be recorded by time is: of several
+        evaluations within a window only the first, and the others as late samples of their step.
         """
         if not logs or not state.is_world_process_zero:
             return
@@ -180,7 +182,7 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
             self._steps.enter("checkpoint")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
-        """Wait for delivery; the process may still record."""
+        """Wait for delivery; the process may still record afterwards."""
         self._steps.end()
         self._is_over = True
         deliver()
@@ -198,7 +200,7 @@ def always(module: ModuleType) -> None:
 
 
 def _complete(logs: Mapping[str, object], state: Any) -> Mapping[str, object]:
-    """Return all that the trainer logs: transformers' printers remove some of it before us."""
+    """Return all that the trainer logs: transformers' printers remove some entries before us."""
     history = getattr(state, "log_history", None)
     last: Mapping[str, object] = history[-1] if history else {}
     if all(last.get(name, last) is value for name, value in logs.items()):
@@ -207,7 +209,7 @@ def _complete(logs: Mapping[str, object], state: Any) -> Mapping[str, object]:
 
 
 def _is_number_of_before(value: object, before: object) -> bool:
-    """Return whether both are numbers, and equal; arrays compare to no single truth."""
+    """Return whether both values are equal numbers; arrays do not compare to a single truth."""
     return type(value) in (int, float) and type(before) in (int, float) and value == before
 
 

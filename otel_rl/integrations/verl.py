@@ -33,9 +33,8 @@ class OtelLogger:
     """Logger backend of ``Tracking``.
 
     Args:
-        project: The experiment, if the environment names none.
-        experiment: The trial, if the environment names no experiment.
-        config: Hyper-parameters.
+        project: The experiment, unless the environment names one.
+        experiment: The trial, unless the environment names an experiment.
     """
 
     def __init__(
@@ -47,14 +46,13 @@ class OtelLogger:
             self._recorder.config(config)
 
     def log(self, data: Mapping[str, object], step: int) -> None:
-        """Record a step's metrics."""
         self._recorder.record(data, step)
 
     def finish(self, exit_code: object = 0) -> None:
-        """Wait for delivery; of a training that failed, the run has crashed.
+        """Wait for delivery; after a training that failed, the run has crashed.
 
-        verl calls it only for its own loggers, so ``register`` adds the call for this one. Ray ends
-        the process of verl's trainer without its exit handlers.
+        verl calls this only for its own loggers, so ``register`` adds the call for this one. Ray
+        ends the process of verl's trainer without its exit handlers.
         """
         if exit_code:
             otel_rl.finish("crashed", timeout_s=5.0)
@@ -63,11 +61,11 @@ class OtelLogger:
 
 
 def register(tracking: Any, generations: Any = None) -> None:
-    """Make ``Tracking`` accept the name ``otel_rl``. Does nothing a second time.
+    """Make ``Tracking`` accept the name ``otel_rl``. A second call does nothing.
 
     Args:
-        tracking: verl's class.
-        generations: verl's ``ValidationGenerationsLogger``, if it has one: the run then gets the
+        tracking: verl's class ``Tracking``.
+        generations: verl's ``ValidationGenerationsLogger``, if verl has one: the run then gets the
             generations of each validation as its table ``validation``.
     """
     if NAME in tracking.supported_backend:

@@ -1,7 +1,7 @@
 """vLLM adapter: a stat logger of its asynchronous engine.
 
-vLLM finds it by the entry point group ``vllm.stat_logger_plugins``, in every process that serves.
-Where neither the environment nor ``otel_rl.init`` names an experiment, it records nothing.
+vLLM finds the logger by the entry point group ``vllm.stat_logger_plugins``, in every process that
+serves. Where neither the environment nor ``otel_rl.init`` names an experiment, it records nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -84,7 +84,7 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
 
 
 class _Idle:
-    """Time in which no engine of the process has a request, told once one has a request again."""
+    """Time in which no engine of the process has a request, recorded once one has one again."""
 
     def __init__(self) -> None:
         self._has_work: dict[int, bool] = {}
@@ -92,7 +92,7 @@ class _Idle:
         self._since_s: float | None = None
 
     def report(self, meter: Meter) -> None:
-        """Report it to a worker from now on."""
+        """Report idle time to a worker from now on."""
         self._add = meter.create_counter(*described(names.RL_WORKER_IDLE_TIME)).add
 
     def told(self, engine: int, is_idle: bool | None) -> None:
@@ -107,14 +107,14 @@ class _Idle:
 
 
 def _nothing(_seconds: float) -> None:
-    """Stand in for a counter before there is a worker."""
+    """Stand in for a counter while there is no worker."""
 
 
 _idle: Final = _Idle()
 
 
 class _Statistics:
-    """Instruments of vLLM's statistics, an unstable interface: each is read only if present."""
+    """Instruments for vLLM's statistics, an unstable interface: each field is read if present."""
 
     def __init__(self, meter: Meter) -> None:
         self._utilization = meter.create_gauge(*described(names.RL_GENERATOR_KV_CACHE_UTILIZATION))
@@ -178,7 +178,7 @@ class _Statistics:
 
 
 def _level(add: Callable[[float], None]) -> Callable[[float | None], None]:
-    """Return the setter of one engine's part of a level that is summed over the engines."""
+    """Return the setter of one engine's part of a level that is summed over engines."""
     now = 0.0
 
     def set_level(value: float | None) -> None:

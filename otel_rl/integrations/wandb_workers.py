@@ -1,4 +1,4 @@
-"""W&B's own sampling in worker processes, for a run of another process in shared mode.
+"""W&B's own sampling in worker processes, for the run of another process in shared mode.
 
     # wandb: {mode: shared, system_metrics: {enabled: true, roles: [trainer, generator]}}
     otel_rl.integrations.wandb_workers.join(config.wandb, run="entity/project/run_id")
@@ -36,7 +36,7 @@ class SystemMetrics(NamedTuple):
     """Selection of the workers that W&B samples.
 
     Attributes:
-        enabled: True if any worker is sampled.
+        enabled: Whether any worker is sampled.
         roles: Roles of sampled workers; None for all.
         gpu_device_ids: Numbers of sampled devices; None for W&B's own choice.
     """
@@ -75,7 +75,6 @@ class SystemMetrics(NamedTuple):
         return cls(**given)
 
     def are_for(self, role: str) -> bool:
-        """Report whether a worker of ``role`` joins."""
         return self.enabled and (self.roles is None or role in self.roles)
 
 
@@ -110,11 +109,11 @@ def join(
         run: The run, as ``[[ENTITY/]PROJECT/]RUN_ID``; default ``WANDB_RUN_ID``.
         role: Role of this worker; default from ``otel_rl.init``.
         index: Index of this worker; default from ``otel_rl.init``.
-        interval_s: Between two samples.
-        timeout_s: Maximum time for the connection to W&B.
+        interval_s: Seconds between two samples.
+        timeout_s: Maximum seconds for the connection to W&B.
 
     Returns:
-        True if this process is a client of the run now.
+        True if this process is now a client of the run.
 
     Raises:
         ConfigError: The configuration is wrong.

@@ -9,17 +9,15 @@ from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.diagnosis.histories import MemoryBound
-from otel_rl.bridge.journal.reader import read_named_keys
 from otel_rl.errors import ConfigError
+from otel_rl.mcp.keys import key_list, key_series, similar_keys
+from otel_rl.mcp.longest import longest_phases, longest_spans, step_time
 from otel_rl.view.journals import Found, Journals, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
-from otel_rl.view.parts.key_series import Bounds, comparison, key_list, key_series, similar_keys
-from otel_rl.view.parts.overview import goodput, headline, run_facts, standing_of, step_seconds
-from otel_rl.view.parts.slowest import longest_phases, longest_spans, step_time
+from otel_rl.view.parts.overview import keys_of, run_facts, standing_of
+from otel_rl.view.parts.sides import Side, Sides
 from otel_rl.view.parts.timeline import timeline
 from otel_rl.view.run_data import RunData
-
-__all__ = ["Answers", "Scope", "Steps"]
 
 _READING_S: Final = 20.0  # of a long history; a client waits for longer
 _DIAGNOSED_EVERY_S: Final = 5.0  # a run that goes on
@@ -42,6 +40,10 @@ class Answers:
         settings: Of the bridge that writes, or wrote, the journals.
         bound: Of the memory of histories, for all threads that answer.
         clock_ns: Nanoseconds since the epoch.
+
+    Attributes:
+        named: Ids of the runs that were asked for, each with True; a name of which the reader can
+            see no run, as it was given, with False. Its user clears it.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Answers:
         *,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        self.named: dict[str, bool] = {}
         self._clock_ns = clock_ns
         self._journals = Journals(settings.journal_place, bound)
         self._diagnoses = Diagnoses(every_s=_DIAGNOSED_EVERY_S, budget_s=_READING_S, bound=bound)
@@ -64,7 +67,9 @@ class Answers:
         found, faults = self._journals.runs()
         wanted = search.casefold()
         seen = [
-            one for one in found if may_see(one, scope) and wanted in str(one.run.key).casefold()
+            one
+            for one in found
+            if may_see(one.run.key, scope) and wanted in str(one.run.key).casefold()
         ]
         now_ns = self._clock_ns()
         page = [_facts_and_verdict(one, now_ns) for one in seen[offset : offset + limit]]
@@ -97,9 +102,7 @@ class Answers:
     ) -> Mapping[str, Any]:
         """Return the keys of a run, each with its range."""
         found = self._named(scope, run)
-        with found.open() as connection:
-            specs = read_named_keys(connection, found.id).specs
-        listed = key_list(self._read(found), specs, search)
+        listed = key_list(self._read(found), keys_of(found), search)
         page = listed[offset : offset + limit]
         return {**_run(found), **_paged("keys", page, len(listed), offset)}
 
@@ -117,26 +120,27 @@ class Answers:
                 hint=f"Similar ones: {similar}." if similar else "The tool keys lists them.",
             )
         first, last = (-math.inf, math.inf) if steps is None else _known_steps(found, *steps)
-        return {**_run(found), "key": key, **key_series(series, Bounds(first, last, most))}
+        values = key_series(series, first=first, last=last, most=most)
+        return {**_run(found), "key": key, **values}
 
     def compare(
         self, scope: Scope, run: str, other: str, keys: Sequence[str], most: int
     ) -> Mapping[str, Any]:
-        """Return where two runs differ: state, step time, goodput, configuration, keys."""
-        one, two = self._named(scope, run), self._named(scope, other)
-        if one.id == two.id:
-            raise ConfigError(f"Both names are run {one.run.key}.", hint=_NAME)
-        data, theirs = self._read(one), self._read(two)
-        wanted = list(keys) or [key for key in data.series if not key.startswith("otel_rl/")]
-        found = comparison(data, theirs, wanted)
-        return {
-            "run": self._summary(one, data),
-            "other": self._summary(two, theirs),
-            "config": _config(one, two),
-            "keys": found[:most],
-            "left_out": max(0, len(found) - most),
-            "missing": [key for key in keys if key not in {at["key"] for at in found}],
-        }
+        """Return where two runs differ; see ``otel-rl compare``."""
+        both = [self._named(scope, run), self._named(scope, other)]
+        if both[0].id == both[1].id:
+            raise ConfigError(f"Both names are run {both[0].run.key}.", hint=_NAME)
+        try:
+            histories = self._diagnoses.histories(both)
+        except Unread as exc:
+            raise _unread(both[0], exc.share) from exc
+        before, after = (
+            Side(str(found.run.key), [found.run], [history])
+            for found, history in zip(both, histories, strict=True)
+        )
+        told = Sides.of(before, after, "step", keys).as_json()
+        measures = told["measures"]
+        return {**told, "measures": measures[:most], "left_out": max(0, len(measures) - most)}
 
     def slowest(
         self, scope: Scope, run: str | None, *, name: str, worker: str, most: int
@@ -150,18 +154,6 @@ class Answers:
             _check_worker(found, data, worker)
         return {**_run(found), **spans, "phases_of_the_whole_run": phases}
 
-    def _summary(self, found: Found, data: RunData) -> Mapping[str, Any]:
-        with found.open() as connection:
-            keys = read_named_keys(connection, found.id).specs
-        known, standing = headline(data, keys), standing_of(found)
-        spent = goodput(standing)
-        return {
-            **run_facts(found, standing, self._clock_ns()),
-            "step_s": step_seconds(data),
-            "goodput": None if spent is None else spent["words"],
-            "headline": None if known is None else {"key": known["key"], "last": known["last"]},
-        }
-
     def _diagnosed(self, found: Found, asked: Asked) -> Mapping[str, Any]:
         try:
             return self._diagnoses.of(found, asked, now_ns=self._clock_ns())
@@ -169,7 +161,12 @@ class Answers:
             raise _unread(found, exc.share) from exc
 
     def _named(self, scope: Scope, run: str | None) -> Found:
-        return self._journals.named(run or None, sees=lambda found: may_see(found, scope))
+        name = run or ""
+        self.named.setdefault(name, False)
+        found = self._journals.named(run or None, sees=lambda found: may_see(found.run.key, scope))
+        del self.named[name]
+        self.named[found.id] = True
+        return found
 
     def _read(self, found: Found) -> RunData:
         progress = self._journals.read(found, budget_s=_READING_S)
@@ -219,15 +216,6 @@ def _check_worker(found: Found, data: RunData, worker: str) -> None:
         f"Run {found.run.key} has no worker {worker!r}.",
         hint=f"Similar ones: {near}." if near else "Name a role or <role>/<index>.",
     )
-
-
-def _config(one: Found, two: Found) -> Mapping[str, Any]:
-    mine, theirs = one.run.description.config, two.run.description.config
-    return {
-        name: [mine.get(name), theirs.get(name)]
-        for name in sorted({*mine, *theirs})
-        if mine.get(name) != theirs.get(name)
-    }
 
 
 def _critical_path(found: Found, step: int) -> list[Mapping[str, Any]] | None:

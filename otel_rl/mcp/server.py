@@ -1,6 +1,7 @@
 """Serves the tools over standard input and output, or over HTTP."""
 
 import contextlib
+from collections.abc import Callable
 
 import anyio
 import uvicorn
@@ -13,8 +14,7 @@ from otel_rl.errors import Unauthenticated
 from otel_rl.view.access import Access, Forbidden
 from otel_rl.view.listener import Listener
 
-__all__ = ["serve_http", "serve_stdio"]
-
+_LOOK_S = 1
 _END_S = 2  # for requests that are being answered
 
 
@@ -23,8 +23,18 @@ def serve_stdio(server: MCPServer) -> None:
     anyio.run(server.run_stdio_async)
 
 
-def serve_http(server: MCPServer, listener: Listener) -> None:
-    """Answer at ``/mcp`` until SIGINT or SIGTERM; each request for itself."""
+def serve_http(server: MCPServer, listener: Listener, look: Callable[[], None]) -> None:
+    """Answer at ``/mcp`` until SIGINT or SIGTERM; each request for itself.
+
+    Args:
+        server: Has the tools.
+        listener: Its socket, and who may ask.
+        look: Called about every second.
+    """
+
+    async def notify() -> None:
+        look()
+
     host = listener.socket.getsockname()[0]
     app = server.streamable_http_app(stateless_http=True, json_response=True, host=host)
     config = uvicorn.Config(
@@ -34,6 +44,8 @@ def serve_http(server: MCPServer, listener: Listener) -> None:
         server_header=False,
         ws="none",
         timeout_graceful_shutdown=_END_S,
+        callback_notify=notify,
+        timeout_notify=_LOOK_S,
     )
     with contextlib.suppress(KeyboardInterrupt):  # it has ended in order by then
         uvicorn.Server(config).run(sockets=[listener.socket])

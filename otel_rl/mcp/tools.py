@@ -28,8 +28,6 @@ from otel_rl.redaction import shown
 from otel_rl.version import __version__
 from otel_rl.view.access import Access, Forbidden
 
-__all__ = ["MAX_CHARS", "fitted", "make_server"]
-
 MAX_CHARS: Final = 40_000
 """Of one answer as JSON: about ten thousand tokens."""
 
@@ -167,7 +165,10 @@ class _Tools:
         The verdict is that of the bridge's last diagnosis, null before one.
         """
         return await self._answer(
-            ctx, self._runs, lambda of, to: of.runs(to, search=search, offset=offset, limit=limit)
+            ctx,
+            "runs",
+            self._runs,
+            lambda of, to: of.runs(to, search=search, offset=offset, limit=limit),
         )
 
     async def diagnose(
@@ -185,14 +186,16 @@ class _Tools:
         """
         steps = _steps(first_step, last_step)
         return await self._answer(
-            ctx, self._diagnoses, lambda of, to: of.diagnose(to, run, steps, now=now)
+            ctx, "diagnose", self._diagnoses, lambda of, to: of.diagnose(to, run, steps, now=now)
         )
 
     async def why_step(
         self, ctx: Context, step: Annotated[int, Field(ge=0)], run: _Run = ""
     ) -> CallToolResult:
         """Explain the time of one step: critical path, longest phases, anomalies."""
-        return await self._answer(ctx, self._diagnoses, lambda of, to: of.why_step(to, run, step))
+        return await self._answer(
+            ctx, "why_step", self._diagnoses, lambda of, to: of.why_step(to, run, step)
+        )
 
     async def keys(
         self,
@@ -205,6 +208,7 @@ class _Tools:
         """List the keys (metrics) of a run, each with unit, last value, least, most and mean."""
         return await self._answer(
             ctx,
+            "keys",
             self._values,
             lambda of, to: of.keys(to, run, search=search, offset=offset, limit=limit),
         )
@@ -221,7 +225,7 @@ class _Tools:
         """Return values of a key by step. A long series is cut; every outlier stays."""
         steps = _steps(first_step, last_step)
         return await self._answer(
-            ctx, self._values, lambda of, to: of.history(to, run, key, steps, points)
+            ctx, "history", self._values, lambda of, to: of.history(to, run, key, steps, points)
         )
 
     async def compare_runs(
@@ -229,12 +233,19 @@ class _Tools:
         ctx: Context,
         run: _Run,
         other: _Run,
-        keys: Annotated[list[str], Field(max_length=100, description="Empty: all.")] = [],  # noqa: B006  # not changed
+        keys: Annotated[list[str], Field(max_length=100, description="Further ones.")] = [],  # noqa: B006  # not changed
         limit: Annotated[int, Field(ge=1, le=100)] = 30,
     ) -> CallToolResult:
-        """Compare two runs: configuration, step time, goodput, and the keys that differ most."""
+        """Compare two runs, a with b: times, rates and learning, and what else differs.
+
+        Each change has an interval, and is_sure is true if it is beyond chance. Differences are of
+        configuration, packages, phases and causes.
+        """
         return await self._answer(
-            ctx, self._values, lambda of, to: of.compare(to, run, other, keys, limit)
+            ctx,
+            "compare_runs",
+            self._diagnoses,
+            lambda of, to: of.compare(to, run, other, keys, limit),
         )
 
     async def slowest_spans(
@@ -252,6 +263,7 @@ class _Tools:
         """
         return await self._answer(
             ctx,
+            "slowest_spans",
             self._values,
             lambda of, to: of.slowest(to, run, name=name, worker=worker, most=limit),
         )
@@ -259,18 +271,29 @@ class _Tools:
     async def _answer(
         self,
         ctx: Context,
+        tool: str,
         lane: _Lane[Answers],
         ask: Callable[[Answers, _Scope], Mapping[str, Any]],
     ) -> CallToolResult:
         request = ctx.request_context.request
 
         def made(answers: Answers) -> str:
-            scope: _Scope = None
-            if self._access is not None:
-                if not isinstance(request, Request):
-                    raise Forbidden("The request came by no known way.")
-                scope = self._access.experiments(request)
-            return fitted(ask(answers, scope))
+            if self._access is None:
+                return fitted(ask(answers, None))
+            if not isinstance(request, Request):
+                raise Forbidden("The request came by no known way.")
+            grant = self._access.reader(request)
+            answers.named.clear()
+            status, address = 0, request.client.host if request.client else ""
+            try:
+                answer = fitted(ask(answers, None if grant is None else grant.experiments))
+                status = 200
+            finally:
+                status = status or (400 if all(answers.named.values()) else 404)
+                route = f"mcp/{tool}"
+                for run in answers.named or [""]:
+                    self._access.audit.read(grant, address, route=route, run=run, status=status)
+            return answer
 
         try:
             text = await lane.answer(made)

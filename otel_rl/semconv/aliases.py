@@ -13,9 +13,9 @@ A table ``dialects/<program>.toml`` holds what one program calls its metrics:
     labels          attribute of each label: name, and value with {} for the label's value
     dropped_labels  repeat another label
     series_labels   only tell series apart, such as the engines of a process: no part of a key
-    processes       see ``foreign_processes.py``
-    spans           see ``foreign_spans.py``
-    folds           see ``folded_attributes.py``
+    processes       see ``foreign.py``
+    spans           see ``foreign.py``
+    folds           see ``foreign.py``
 
 A name without a rule stays, and so do its labels but those of series. A rule exists only if the
 program means the same as the registry: a timer that holds other timers is no phase, a running total
@@ -32,8 +32,6 @@ from importlib.resources import files
 from typing import Any, Final
 
 from otel_rl.semconv.names import METRICS, RL_STATISTIC
-
-__all__ = ["Alias", "Dialect", "Label", "Rule", "dialect", "programs", "scraped_alias", "sections"]
 
 _STATISTICS: Final = {"avg": "mean", "median": "p50"}
 
@@ -87,16 +85,7 @@ class Alias:
 
 
 class Dialect:
-    """Table of one program. Thread-safe.
-
-    Args:
-        rules: The first match of a whole name wins.
-        prefixes: See the module.
-        lower_case: See the module.
-        labels: See the module.
-        dropped_labels: See the module.
-        series_labels: See the module.
-    """
+    """Table of one program, see the module. The first rule that matches counts. Thread-safe."""
 
     def __init__(
         self,

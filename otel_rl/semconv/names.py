@@ -1,4 +1,4 @@
-"""Every name of the registry; METRICS and PHASES have what it says about each of them.
+"""Names of the registry that code uses; METRICS and PHASES describe every one.
 
 Generated from ``registry/*.yaml`` by ``python -m tools.semconv.generate``. Do not edit.
 """
@@ -8,8 +8,6 @@ from typing import Final
 
 from otel_rl.semconv.spec import METRICS as METRICS
 from otel_rl.semconv.spec import PHASES as PHASES
-
-SCHEMA_URL: Final = "https://otel-rl.invalid/schemas/0.1.0"
 
 ERROR_TYPE: Final = "error.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
@@ -33,16 +31,15 @@ OTEL_RL_FRAMEWORK_SCALE: Final = "otel_rl.framework.scale"
 OTEL_RL_STEP_COUNT: Final = "otel_rl.step.count"
 OTEL_RL_STEP_DURATION: Final = "otel_rl.step.duration"
 OTEL_RL_STEP_SHARE: Final = "otel_rl.step.share"
+OTEL_RL_TEAM: Final = "otel_rl.team"
 OTEL_RL_WORKER_HEARTBEAT: Final = "otel_rl.worker.heartbeat"
 OTEL_RL_WORKER_MEASUREMENTS_DROPPED: Final = "otel_rl.worker.measurements.dropped"
 OTEL_RL_WORKER_SPANS_DROPPED: Final = "otel_rl.worker.spans.dropped"
 PROCESS_COMMAND_ARGS: Final = "process.command_args"
-PROCESS_CPU_TIME: Final = "process.cpu.time"
 PROCESS_CPU_UTILIZATION: Final = "process.cpu.utilization"
 PROCESS_EXECUTABLE_PATH: Final = "process.executable.path"
 PROCESS_MEMORY_USAGE: Final = "process.memory.usage"
 PROCESS_RUNTIME_VERSION: Final = "process.runtime.version"
-PROCESS_THREAD_COUNT: Final = "process.thread.count"
 RL_CRITICAL_PATH_DURATION: Final = "rl.critical_path.duration"
 RL_ENVIRONMENT_NAME: Final = "rl.environment.name"
 RL_ENV_STEP_DURATION: Final = "rl.env.step.duration"
@@ -113,7 +110,6 @@ RL_HOST_PRESSURE: Final = "rl.host.pressure"
 RL_HOST_RESOURCE: Final = "rl.host.resource"
 RL_ITERATION_DURATION: Final = "rl.iteration.duration"
 RL_LOOP_ITERATION: Final = "rl.loop.iteration"
-RL_LOSS_TYPE: Final = "rl.loss.type"
 RL_OUTCOME: Final = "rl.outcome"
 RL_PARAMETER_GROUP: Final = "rl.parameter.group"
 RL_PHASE: Final = "rl.phase"
@@ -124,13 +120,9 @@ RL_POLICY_ADVANTAGE_MAX: Final = "rl.policy.advantage.max"
 RL_POLICY_ADVANTAGE_MEAN: Final = "rl.policy.advantage.mean"
 RL_POLICY_ADVANTAGE_MIN: Final = "rl.policy.advantage.min"
 RL_POLICY_CLIP_FRACTION: Final = "rl.policy.clip_fraction"
-RL_POLICY_CLIP_FRACTION_HIGH: Final = "rl.policy.clip_fraction.high"
-RL_POLICY_CLIP_FRACTION_LOW: Final = "rl.policy.clip_fraction.low"
 RL_POLICY_ENTROPY: Final = "rl.policy.entropy"
 RL_POLICY_IMPORTANCE_RATIO: Final = "rl.policy.importance_ratio"
 RL_POLICY_KL_REFERENCE: Final = "rl.policy.kl.reference"
-RL_POLICY_KL_ROLLOUT: Final = "rl.policy.kl.rollout"
-RL_POLICY_KL_UPDATE: Final = "rl.policy.kl.update"
 RL_POLICY_STALENESS: Final = "rl.policy.staleness"
 RL_POLICY_UPDATES: Final = "rl.policy.updates"
 RL_POLICY_VERSION: Final = "rl.policy.version"
@@ -165,7 +157,6 @@ RL_SAMPLE_AGE_STEPS: Final = "rl.sample.age.steps"
 RL_SAMPLE_AGE_VERSIONS: Final = "rl.sample.age.versions"
 RL_SAMPLE_COUNT: Final = "rl.sample.count"
 RL_SAMPLE_DROPPED: Final = "rl.sample.dropped"
-RL_SAMPLE_DURATION: Final = "rl.sample.duration"
 RL_SAMPLE_EFFECTIVE_SIZE: Final = "rl.sample.effective_size"
 RL_SAMPLE_EPISODES: Final = "rl.sample.episodes"
 RL_SAMPLE_LAG: Final = "rl.sample.lag"
@@ -190,7 +181,6 @@ RL_SERVICE_SILENT: Final = "rl.service.silent"
 RL_SERVICE_STEP_EXPECTED: Final = "rl.service.step.expected"
 RL_SERVICE_STEP_REPORTED: Final = "rl.service.step.reported"
 RL_STAGE: Final = "rl.stage"
-RL_STALENESS_PART: Final = "rl.staleness.part"
 RL_STATISTIC: Final = "rl.statistic"
 RL_TRACKER_WANDB_RUN_PATH: Final = "rl.tracker.wandb.run_path"
 RL_TRAIN_GRAD_ABS_MAX: Final = "rl.train.grad.abs_max"
@@ -275,15 +265,6 @@ class RlGpuLinkValues(StrEnum):
     NVLINK = "nvlink"
 
 
-class RlGpuOwnerValues(StrEnum):
-    """Known values of ``rl.gpu.owner``; others are allowed."""
-
-    TRAIN = "train"
-    GENERATE = "generate"
-    OFFLOAD = "offload"
-    ONLOAD = "onload"
-
-
 class RlGpuThrottleReasonValues(StrEnum):
     """Known values of ``rl.gpu.throttle.reason``; others are allowed."""
 
@@ -292,23 +273,6 @@ class RlGpuThrottleReasonValues(StrEnum):
     HW_SLOWDOWN = "hw_slowdown"
     POWER_BRAKE = "power_brake"
     SYNC_BOOST = "sync_boost"
-
-
-class RlHostResourceValues(StrEnum):
-    """Known values of ``rl.host.resource``; others are allowed."""
-
-    CPU = "cpu"
-    MEMORY = "memory"
-    IO = "io"
-
-
-class RlLossTypeValues(StrEnum):
-    """Known values of ``rl.loss.type``; others are allowed."""
-
-    POLICY = "policy"
-    VALUE = "value"
-    KL_DIVERGENCE = "kl_divergence"
-    ENTROPY = "entropy"
 
 
 class RlOutcomeValues(StrEnum):
@@ -360,17 +324,6 @@ class RlPhaseClassValues(StrEnum):
     OTHER = "other"
 
 
-class RlReduceValues(StrEnum):
-    """Known values of ``rl.reduce``; others are allowed."""
-
-    MEAN = "mean"
-    SUM = "sum"
-    MIN = "min"
-    MAX = "max"
-    STD = "std"
-    LAST = "last"
-
-
 class RlSampleOutcomeValues(StrEnum):
     """Known values of ``rl.sample.outcome``; others are allowed."""
 
@@ -394,13 +347,6 @@ class RlStageValues(StrEnum):
     SYNC = "sync"
     BUFFER = "buffer"
     IDLE = "idle"
-
-
-class RlStalenessPartValues(StrEnum):
-    """Known values of ``rl.staleness.part``; others are allowed."""
-
-    IN_FLIGHT = "in_flight"
-    IN_QUEUE = "in_queue"
 
 
 class RlWeightsStateValues(StrEnum):
@@ -430,13 +376,6 @@ class RlWorkerStatusValues(StrEnum):
 
     COMPLETE = "complete"
     FAILED = "failed"
-
-
-class RlWorkerTagValues(StrEnum):
-    """Known values of ``rl.worker.tag``; others are allowed."""
-
-    TRAINING = "training"
-    EVALUATION = "evaluation"
 
 
 EVENTS: Final = frozenset(

@@ -11,22 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-__all__ = [
-    "AWAITING",
-    "BLOCK_STEPS",
-    "METRICS",
-    "PHASES",
-    "STEP_SPAN",
-    "TOOL_SPAN",
-    "Instrument",
-    "MetricSpec",
-    "PhaseSpec",
-    "Reduction",
-    "Summary",
-    "Tier",
-    "described",
-]
-
 AWAITING: Final = frozenset({"wait", "sync", "transfer"})
 """Classes of phases that only wait for another process or a transfer."""
 

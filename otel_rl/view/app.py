@@ -7,10 +7,10 @@ forbids it.
 import asyncio
 import gzip
 import importlib.resources
-import secrets
 import shlex
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import cache
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -20,12 +20,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import BaseRoute, Route
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.errors import Unauthenticated
+from otel_rl.bridge.receive.tokens import Grant
+from otel_rl.errors import ConfigError, Unauthenticated
 from otel_rl.view.access import COOKIE, Access, Forbidden
 from otel_rl.view.pages import Answer, Question
-from otel_rl.view.report_jobs import UNFINISHED
-
-__all__ = ["Ask", "PageRoutes", "again"]
+from otel_rl.view.report import one_file, report_answers
 
 Ask = Callable[[Question], Awaitable[Answer]]
 """Answers a question, elsewhere than on the thread of the server."""
@@ -45,6 +44,8 @@ _HEADERS: Final = {
 }
 
 _MAX_STREAMS: Final = 16
+_MAX_REPORTS: Final = 4  # that are made at once, each of some MB of memory
+_MAX_TOLD: Final = 16  # as many as can be compared
 _LOOK_S: Final = 1.0
 _MAX_FORM_BYTES: Final = 4_096
 
@@ -70,7 +71,7 @@ class PageRoutes:
         self._access = access
         self._again = again
         self._stopping = threading.Event()
-        self._streams = 0
+        self._streams = self._reports = 0
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return them; none has a path of OTLP."""
@@ -123,32 +124,76 @@ class PageRoutes:
         media = _MEDIA.get(name.rpartition(".")[2])
         if media is None or not (_STATIC / name).is_file():
             return _words(404, "There is no such file.")
-        return Response(_asset(name), media_type=media, headers=_HEADERS)
+        headers = {**_HEADERS, "vary": "accept-encoding"}
+        if name == "plotly.js":
+            headers["cache-control"] = "private, max-age=86400"
+        if not _takes_gzip(request):
+            return Response(_asset(name), media_type=media, headers=headers)
+        headers["content-encoding"] = "gzip"
+        return Response(_compressed(name), media_type=media, headers=headers)
 
     async def _api(self, request: Request) -> Response:
         try:
-            experiments = self._access.experiments(request)
+            grant = self._access.reader(request)
         except Unauthenticated as exc:
             return _error(401, str(exc))
         except Forbidden as exc:
             return _error(403, str(exc))
         path = request.path_params["path"]
         query = dict(request.query_params)
-        if path.endswith("/report"):
-            query = {"ticket": secrets.token_hex(8)}
-        question = Question(path, query, experiments)
-        while (answer := await self._ask(question)).status == UNFINISHED:
-            if self._stopping.is_set() or await request.is_disconnected():
-                return _error(503, "The report was given up.")
+        question = Question(path, query, None if grant is None else grant.experiments)
+        match path.split("/"):
+            case ["runs", run, "report"]:
+                answer = await self._report(run, question, request)
+            case _:
+                answer = await self._ask(question)
+        self._tell(grant, request, answer.status)
         headers = {**_HEADERS, "vary": "accept-encoding"}
         body = answer.body
         if answer.encoding and _takes_gzip(request):
             headers["content-encoding"] = answer.encoding
         elif answer.encoding:
             body = gzip.decompress(body)
-        if path == "plotly.js":
-            headers["cache-control"] = "private, max-age=86400"
         return Response(body, answer.status, headers, answer.media)
+
+    async def _report(self, run: str, question: Question, request: Request) -> Answer:
+        """Return a run as one HTML file; others are answered between its many questions."""
+        if self._reports >= _MAX_REPORTS:
+            return _refusal("Too many reports are being made, try again in a minute.")
+        self._reports += 1
+        steps = report_answers(run)
+        try:
+            asked = next(steps)
+            while not self._stopping.is_set() and not await request.is_disconnected():
+                answer = await self._ask(asked._replace(experiments=question.experiments))
+                if answer.status != 200:
+                    return answer
+                asked = steps.send(answer)
+        except StopIteration as end:
+            html = await asyncio.to_thread(one_file, end.value)
+            body = await asyncio.to_thread(gzip.compress, html.encode(), 1)
+            return Answer(200, body, "text/html", "gzip")
+        except ConfigError as exc:
+            return _refusal(str(exc))
+        finally:
+            self._reports -= 1
+        return _refusal("The report was given up.")
+
+    def _tell(self, grant: Grant | None, request: Request, status: int) -> None:
+        """Tell the audit log what was asked for, but for what is of no run."""
+        address, path = request.client.host if request.client else "", request.path_params["path"]
+        match path.split("/"):
+            case ["runs", run, part]:
+                asked = [(part, run)]
+            case ["compare"]:
+                sides = (request.query_params.get(side, "") for side in ("a", "b"))
+                asked = [(path, run) for side in sides for run in side.split(".")]
+            case ["runs" | "results"]:
+                asked = [(path, "")]
+            case _:
+                return
+        for route, run in asked[:_MAX_TOLD]:
+            self._access.audit.read(grant, address, route=route, run=run, status=status)
 
     async def _events(self, request: Request) -> Response:
         """Tell when there is something new, as server-sent events."""
@@ -169,7 +214,11 @@ class PageRoutes:
         told = b""
         try:
             while not self._stopping.is_set() and not await request.is_disconnected():
-                answer = await self._ask(Question("revision"))
+                try:  # a token may be gone since the last look
+                    experiments = self._access.experiments(request)
+                except Unauthenticated:
+                    return
+                answer = await self._ask(Question("revision", {}, experiments))
                 if answer.status == 200 and answer.body != told:
                     told = answer.body
                     yield b"data: " + told + b"\n\n"
@@ -189,12 +238,21 @@ def again(settings: BridgeSettings) -> str:
     return shlex.join(["otel-rl", "view", str(settings.data)])
 
 
+def _refusal(why: str) -> Answer:
+    return Answer(503, orjson.dumps({"error": why}))
+
+
 def _takes_gzip(request: Request) -> bool:
     return "gzip" in request.headers.get("accept-encoding", "")
 
 
 def _asset(name: str) -> bytes:
     return (_STATIC / name).read_bytes()
+
+
+@cache
+def _compressed(name: str) -> bytes:
+    return gzip.compress(_asset(name), compresslevel=1)
 
 
 def _words(status: int, text: str) -> Response:

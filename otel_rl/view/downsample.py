@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["Points", "downsample"]
-
 _AVERAGED: Final = 2  # values for each point: below that the line itself shows where it goes
 
 

@@ -24,10 +24,9 @@ from otel_rl.bridge.journal.reader import (
 )
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError, JournalError
+from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from otel_rl.view.run_data import RunData
-
-__all__ = ["Found", "Journals", "Progress", "may_see"]
 
 _MAX_MEMORY_BYTES: Final = 100 << 20
 
@@ -56,18 +55,18 @@ class Found(NamedTuple):
 Sees = Callable[[Found], bool]
 
 
-def may_see(found: Found, experiments: Sequence[str] | None) -> bool:
+def may_see(key: ExperimentKey, experiments: Sequence[str] | None) -> bool:
     """Return whether a reader may see a run.
 
     Args:
-        found: The run.
+        key: The run's.
         experiments: Those of the reader, see ``Grant``; None for all.
     """
     if experiments is None:
         return True
     from otel_rl.bridge.receive.tokens import Grant  # with pydantic 11 MB
 
-    return Grant("", experiments).problem(found.run.key) is None
+    return Grant("", experiments).problem(key) is None
 
 
 class Progress(NamedTuple):
@@ -150,13 +149,14 @@ class Journals:
             hint=names_there_are(wanted, (str(one.run.key) for one in found)),
         )
 
-    def revision(self) -> int:
-        """Return a number that changes whenever a run does."""
+    def revision(self, experiments: Sequence[str] | None = None) -> int:
+        """Return a number that changes whenever a run of these experiments does; None for all."""
         found = 0
+        sees = None if experiments is None else partial(may_see, experiments=experiments)
         for _, open_ in self._openers():
             # A journal that cannot be read is among the faults of ``runs``.
             with contextlib.suppress(JournalError), open_() as connection:
-                found += revision(connection)
+                found += revision(connection, sees)
         return found
 
     def read(self, found: Found, *, budget_s: float = _READING_S) -> Progress:

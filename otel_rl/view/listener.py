@@ -2,15 +2,15 @@
 
 import secrets
 import socket
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
+from otel_rl.bridge.receive.audit import Audit
 from otel_rl.bridge.receive.tls import is_loopback
-from otel_rl.bridge.receive.tokens import AuthSettings, Tokens, TokenSettings
+from otel_rl.bridge.receive.tokens import TeamSettings, Tokens
 from otel_rl.errors import ConfigError
 from otel_rl.view.access import Access
-
-__all__ = ["Listener"]
 
 _ANY: Final = {"0.0.0.0", "::", ""}  # noqa: S104  # compared, not bound
 
@@ -23,11 +23,13 @@ class Listener:
         host: Address to listen on.
         port: 0 picks a free one.
         is_behind_proxy: Whether a proxy in front authenticates readers.
-        auth: Tokens to ask for; without any, one is made where it is needed.
+        teams: Those whose tokens are asked for; without any, one is made where it is needed.
+        audit: Told who reads which run.
 
     Attributes:
         access: Rules for readers.
         token: The one that was made here; empty if none was.
+        tokens: All that are known.
         socket: It listens.
 
     Raises:
@@ -41,20 +43,21 @@ class Listener:
         port: int,
         *,
         is_behind_proxy: bool = False,
-        auth: AuthSettings | None = None,
+        teams: Sequence[TeamSettings] = (),
+        audit: Audit | None = None,
     ) -> None:
         self.token = ""
-        if auth is None or not auth.tokens:
-            auth = AuthSettings()
-            if not is_loopback(host) and not is_behind_proxy:
-                self.token = secrets.token_urlsafe(24)
-                auth = _auth(self.token)
-        tokens = Tokens(auth)
+        if not teams and not is_loopback(host) and not is_behind_proxy:
+            self.token = secrets.token_urlsafe(24)
+            digest = sha256(self.token.encode()).hexdigest()
+            teams = [TeamSettings(name="own", experiments=("*",), sha256=(digest,))]
+        self.tokens = Tokens(teams)
         self.access = Access(
-            tokens.grant,
-            wants_token=tokens.are_needed,
+            self.tokens.grant,
+            wants_token=self.tokens.are_needed,
             host=host,
             is_behind_proxy=is_behind_proxy,
+            audit=audit or Audit(),
         )
         self._host = host
         self.socket = _listen(option, host, port)
@@ -66,15 +69,6 @@ class Listener:
         host = socket.gethostname() if self._host in _ANY else self._host
         host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{port}/"
-
-
-def _auth(token: str) -> AuthSettings:
-    digest = sha256(token.encode()).hexdigest()
-    return AuthSettings(
-        tokens=(
-            TokenSettings(name="own", experiments=("*",), sha256=(digest,), file=None, share=None),
-        )
-    )
 
 
 def _listen(option: str, host: str, port: int) -> socket.socket:

@@ -1,50 +1,43 @@
 """The page of a bridge: read in a process of its own, ``python -m otel_rl.view.page_process``.
 
 Reading a history takes seconds of an interpreter that would otherwise take requests, and memory
-that a bridge should not keep. So the bridge hands questions over a socket, one at a time, and sends
-the answers on. The process begins with the first question, has a low priority, ends after some
-minutes without one, and ends when the bridge does: its end of the socket is then closed.
+that a bridge should not keep.
 """
 
 import asyncio
 import contextlib
 import logging
 import os
-import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
-from typing import Final, TypeAlias
+from typing import Final
 
 import orjson
 from starlette.routing import BaseRoute
 
 from otel_rl.bridge.config import BridgeSettings, Readers
-from otel_rl.bridge.diagnosis.process import reading_environment
+from otel_rl.bridge.garbage import skip_last_collections
+from otel_rl.bridge.reading_process import ProcessEnded, ReadingProcess, answer_questions
+from otel_rl.bridge.receive.audit import Audit
 from otel_rl.bridge.receive.tokens import Grant
 from otel_rl.errors import OtelRLError
 from otel_rl.redaction import shown
 from otel_rl.view.access import Access
 from otel_rl.view.app import PageRoutes, again
 from otel_rl.view.pages import Answer, Pages, Question
-from otel_rl.view.report_jobs import ReportJobs
-
-__all__ = ["BridgePage", "main"]
 
 _log = logging.getLogger(__name__)
 
 _IDLE_S: Final = 300.0
 _ANSWER_S: Final = 60.0
 _MAX_WAITING: Final = 64
-_NICENESS: Final = 10
 
 _LOG_EVERY_S: Final = 60.0  # an open page asks every second
 
-_Channel: TypeAlias = "Connection[bytes, bytes]"
+_SETTINGS: Final = "OTEL_RL_BRIDGE__PAGE_SETTINGS"
+"""Variable with the settings: the URL of a database is for no list of processes."""
 
 
 class BridgePage:
@@ -57,9 +50,9 @@ class BridgePage:
     def __init__(self, settings: BridgeSettings) -> None:
         self._settings = settings
         self._count_failure: Callable[[], None] = lambda: None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: _Channel | None = None
-        # One thread owns the process and the channel.
+        handed_over = {_SETTINGS: orjson.dumps(_handed_over(settings)).decode()}
+        self._process = ReadingProcess("otel_rl.view.page_process", environment=handed_over)
+        # One thread asks the process.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="otel-rl-view")
         self._waiting = 0
         self._is_over = False
@@ -77,7 +70,8 @@ class BridgePage:
         """Return the routes for the server of a bridge, see ``Page``."""
         self._count_failure = count_failure
         is_behind_proxy = self._settings.view.readers is Readers.BEHIND_PROXY
-        access = Access(grant, wants_token, host, is_behind_proxy)
+        audit = Audit(is_on=self._settings.audit)
+        access = Access(grant, wants_token, host, is_behind_proxy, audit)
         self._routes = PageRoutes(self._ask, access, again(self._settings))
         return self._routes.routes()
 
@@ -86,11 +80,9 @@ class BridgePage:
         if self._routes is not None:
             self._routes.stop()
         self._is_over = True
-        process = self._process
-        if process is not None:
-            process.kill()  # the thread may be waiting for an answer
+        self._process.kill()  # the thread may be waiting for an answer
         with contextlib.suppress(RuntimeError):  # it was stopped before
-            self._thread.submit(self._end)
+            self._thread.submit(self._process.end)
         self._thread.shutdown()
 
     async def _ask(self, question: Question) -> Answer:
@@ -107,52 +99,23 @@ class BridgePage:
 
     def _answer(self, question: Question) -> Answer:
         try:
-            if self._channel is None or self._channel.poll():  # it says nothing unasked but its end
-                self._end()
-                self._channel = self._start()
-            self._channel.send_bytes(orjson.dumps([*question]))
-            if self._channel.poll(_ANSWER_S):
-                status, media, encoding = orjson.loads(self._channel.recv_bytes())
-                body = self._channel.recv_bytes()
-                if status == 500:  # which the process has logged
-                    self._count_failure()
-                return Answer(status, body, media, encoding)
-            problem = f"It did not answer in {_ANSWER_S:.0f} s."
-        except (EOFError, OSError) as exc:
-            problem = f"It has ended ({type(exc).__name__})."
-        self._end()
+            told = self._process.answer(orjson.dumps([*question]), _ANSWER_S)
+        except (ProcessEnded, OSError) as exc:  # or it took too long, or cannot be started
+            return self._unanswered(str(exc))
+        head, _, body = told.partition(b"\n")
+        status, media, encoding = orjson.loads(head)
+        if status == 500:  # which the process has logged
+            self._count_failure()
+        return Answer(status, body, media, encoding)
+
+    def _unanswered(self, problem: str) -> Answer:
         if self._is_over:
             return Answer(503, orjson.dumps({"error": "The bridge is stopping."}))
         self._count_failure()
         if time.monotonic() >= self._next_log_s:
             self._next_log_s = time.monotonic() + _LOG_EVERY_S
             _log.warning("The process that reads the page failed: %s", problem)
-        return Answer(503, orjson.dumps({"error": f"The page could not be read. {problem}"}))
-
-    def _start(self) -> _Channel:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
-                [sys.executable, "-P", "-m", "otel_rl.view.page_process", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env=reading_environment(os.environ),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                # Signals of the terminal go to the bridge alone.
-                start_new_session=True,
-            )
-        channel: _Channel = Connection(ours.detach())
-        channel.send_bytes(orjson.dumps(_handed_over(self._settings)))
-        return channel
-
-    def _end(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        return Answer(503, orjson.dumps({"error": f"The page could not be read: {problem}."}))
 
 
 def _handed_over(settings: BridgeSettings) -> dict[str, object]:
@@ -169,25 +132,23 @@ def _handed_over(settings: BridgeSettings) -> dict[str, object]:
 
 
 def main(descriptor: int) -> None:
-    """Answer questions on a socket until its other end is closed, or it is idle for too long."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bridge ends it
-    with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
-    channel: _Channel = Connection(descriptor)
-    with contextlib.suppress(EOFError, ConnectionError):
-        settings = BridgeSettings.model_validate(orjson.loads(channel.recv_bytes()))
-        jobs: ReportJobs | None = None
-        while channel.poll(_IDLE_S):
-            path, query, experiments = orjson.loads(channel.recv_bytes())
-            try:
-                jobs = jobs or ReportJobs(Pages(settings))
-            except OtelRLError as exc:  # of the shared database; the next question tries again
-                answer = Answer(503, orjson.dumps({"error": shown(str(exc))}))
-            else:
-                answer = jobs.answer(Question(path, query, experiments))
-            channel.send_bytes(orjson.dumps([answer.status, answer.media, answer.encoding]))
-            channel.send_bytes(answer.body)
+    """Answer questions of a bridge on a socket."""
+    settings = BridgeSettings.model_validate(orjson.loads(os.environ[_SETTINGS]))
+    pages: Pages | None = None
+
+    def answered(question: bytes) -> bytes:
+        nonlocal pages
+        try:
+            pages = pages or Pages(settings)
+        except OtelRLError as exc:  # of the shared database; the next question tries again
+            answer = Answer(503, orjson.dumps({"error": shown(str(exc))}))
+        else:
+            answer = pages.answer(Question(*orjson.loads(question)))
+        return orjson.dumps([answer.status, answer.media, answer.encoding]) + b"\n" + answer.body
+
+    answer_questions(descriptor, answered, idle_s=_IDLE_S)
 
 
 if __name__ == "__main__":
     main(int(sys.argv[1]))
+    skip_last_collections()

@@ -6,30 +6,26 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.reader import read_named_keys
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.dashboard.arrange import unit_words
-from otel_rl.errors import OtelRLError
-from otel_rl.records import KeySpec
+from otel_rl.errors import ConfigError, OtelRLError
 from otel_rl.redaction import redacted, shown
 from otel_rl.semconv.spec import Tier
-from otel_rl.version import __version__
 from otel_rl.view.journals import Found, Journals, Progress, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
 from otel_rl.view.parts.health import environment, health
-from otel_rl.view.parts.key_series import whole_series
 from otel_rl.view.parts.log import LogWanted, events, log
-from otel_rl.view.parts.measurements import deviations, measurements
 from otel_rl.view.parts.overview import (
     Catalogue,
+    RunResults,
     goodput,
     headline,
+    keys_of,
     panel_lines,
     run_facts,
     run_line,
@@ -37,6 +33,7 @@ from otel_rl.view.parts.overview import (
     standing_of,
     step_seconds,
     time_of_step,
+    whole_series,
 )
 from otel_rl.view.parts.rollout_index import RolloutIndex, RolloutIndices
 from otel_rl.view.parts.rollouts import (
@@ -47,17 +44,17 @@ from otel_rl.view.parts.rollouts import (
     prompts,
     rollouts,
 )
-from otel_rl.view.parts.run_results import RunResults
+from otel_rl.view.parts.sides import Side, Sides
 from otel_rl.view.parts.timeline import before_and_after, step_without_spans, timeline
-from otel_rl.view.parts.workers import heatmap, phases, standing
+from otel_rl.view.parts.workers import deviations, heatmap, measurements, phases, standing
 from otel_rl.view.text import label
-
-__all__ = ["Answer", "Pages", "Question"]
 
 _log = logging.getLogger(__name__)
 
 _MAX_RUNS: Final = 200
 _MAX_CATALOGUES: Final = 16
+_MAX_COMPARED: Final = 16
+_MAX_SIDES: Final = 16  # runs of both sides: all readers wait while their histories are read
 _MAX_SUMMARIES: Final = 20  # runs of the list whose rewards are drawn; of others, see RunResults
 _COMPRESSED_FROM: Final = 4_096
 _EVERY_POINT: Final = 1_000_000  # of a line that is saved
@@ -121,6 +118,8 @@ class Pages:
         self._rollouts = RolloutIndices()
         self._diagnoses = Diagnoses(every_s=_DIAGNOSED_EVERY_S, budget_s=_DIAGNOSIS_READING_S)
         self._catalogues: dict[tuple[str, Tier], tuple[int, Catalogue]] = {}
+        # By runs and axis: when they had changed, when they were compared, and what was told.
+        self._compared: dict[tuple[str, str], tuple[tuple[int, ...], int, dict[str, Any]]] = {}
         self._logged_ns: int | None = None
         self._parts: dict[str, Callable[[Found, Mapping[str, str]], Any]] = {
             "overview": self._overview,
@@ -146,23 +145,23 @@ class Pages:
 
     def answer(self, question: Question) -> Answer:
         """Answer a question, also if it fails."""
-        if question.path == "plotly.js":
-            return Answer(200, _plotly(), "text/javascript", "gzip")
         try:
             status, body = 200, _encoded(self._found(question))
         except _NotFound as exc:
             status, body = 404, _encoded({"error": str(exc)})
         except (ValueError, OverflowError):
             status, body = 400, _encoded({"error": "A parameter is no number."})
+        except ConfigError as exc:
+            status, body = 400, _encoded({"error": shown(str(exc))})
         except (OtelRLError, sqlite3.Error) as exc:
             status, body = 503, _encoded({"error": shown(str(exc))})
         except Exception as exc:  # noqa: BLE001  # other parts of the page can still be read
-            return self.failed(question, exc)
+            return self._failed(question, exc)
         if len(body) < _COMPRESSED_FROM:
             return Answer(status, body)
         return Answer(status, gzip.compress(body, compresslevel=1), encoding="gzip")
 
-    def failed(self, question: Question, exc: Exception) -> Answer:
+    def _failed(self, question: Question, exc: Exception) -> Answer:
         """Log a mistake of our own, once a minute. Returns what its asker is told."""
         now_ns = self._clock_ns()
         if self._logged_ns is None or abs(now_ns - self._logged_ns) >= _LOG_EVERY_NS:
@@ -178,18 +177,58 @@ class Pages:
         parts = question.path.split("/")
         match parts:
             case ["revision"]:
-                return {"revision": str(self._journals.revision())}
+                return {"revision": str(self._journals.revision(question.experiments))}
             case ["runs"]:
                 return self._runs(question)
             case ["results"]:
                 seen, _ = self._seen(question)
                 return self._results.of(seen[_MAX_SUMMARIES:_MAX_RUNS])
+            case ["compare"]:
+                return self._compare(question)
             case ["runs", run, part] if part in self._parts:
-                found = self._journals.run(run)
-                if found is None or not may_see(found, question.experiments):
-                    raise _NotFound("There is no such run in the journals.")
-                return self._parts[part](found, question.query)
+                return self._parts[part](self._run(run, question), question.query)
         raise _NotFound("There is no such page.")
+
+    def _run(self, run: str, question: Question) -> Found:
+        found = self._journals.run(run)
+        if found is None or not may_see(found.run.key, question.experiments):
+            raise _NotFound("There is no such run in the journals.")
+        return found
+
+    def _compare(self, question: Question) -> Any:
+        """Return what ``otel-rl compare --json`` prints of the runs of ``a`` and those of ``b``."""
+        ids = [question.query.get(side, "").split(".") for side in ("a", "b")]
+        if sum(map(len, ids)) > _MAX_SIDES:
+            raise ConfigError(
+                f"The page compares at most {_MAX_SIDES} runs at a time.",
+                hint="Choose fewer runs, or use `otel-rl compare`.",
+            )
+        both = [[self._run(run, question) for run in side] for side in ids]
+        by = question.query.get("by") or "step"
+        asked = str(ids), by
+        changed = tuple(one.run.changed_ns for side in both for one in side)
+        made = self._compared.get(asked)
+        if made is not None and (
+            made[0] == changed or self._clock_ns() - made[1] < _DIAGNOSED_EVERY_S * 1e9
+        ):
+            return made[2]
+        try:
+            histories = iter(self._diagnoses.histories([one for side in both for one in side]))
+        except Unread as exc:
+            return {"read": exc.share}
+        before, after = (
+            Side(
+                ", ".join(str(one.run.key) for one in side),
+                [one.run for one in side],
+                [next(histories) for _ in side],
+            )
+            for side in both
+        )
+        told = {**Sides.of(before, after, by).as_json(), "read": 1}
+        if len(self._compared) > _MAX_COMPARED:
+            self._compared.clear()
+        self._compared[asked] = changed, self._clock_ns(), told
+        return told
 
     def _seen(self, question: Question) -> tuple[Sequence[Found], Sequence[str]]:
         """Return the runs that are looked for, and why journals cannot be read."""
@@ -199,7 +238,7 @@ class Pages:
             one
             for one in found
             if wanted in " ".join([str(one.run.key), *one.run.description.tags]).casefold()
-            and may_see(one, question.experiments)
+            and may_see(one.run.key, question.experiments)
         ]
         return seen, faults
 
@@ -207,7 +246,6 @@ class Pages:
         seen, faults = self._seen(question)
         now_ns = self._clock_ns()
         return {
-            "version": __version__,
             "runs": [
                 run_summary(self._journals, one, now_ns)
                 if place < _MAX_SUMMARIES
@@ -225,7 +263,7 @@ class Pages:
         if known is None or known[0] != found.run.changed_ns:
             if len(self._catalogues) > _MAX_CATALOGUES:
                 self._catalogues.clear()
-            known = found.run.changed_ns, Catalogue(_keys(found), detail)
+            known = found.run.changed_ns, Catalogue(keys_of(found), detail)
             self._catalogues[found.id, detail] = known
         return known[1]
 
@@ -233,7 +271,7 @@ class Pages:
         progress = self._journals.read(found)
         data = progress.data
         newest = data if progress.share == 1 else self._journals.newest(found)
-        keys, stands = _keys(found), standing_of(found)
+        keys, stands = keys_of(found), standing_of(found)
         return {
             **run_facts(found, stands, self._clock_ns()),
             "step": found.run.step or newest.last_step or found.run.step,  # by spans alone
@@ -302,16 +340,15 @@ class Pages:
     def _workers(self, found: Found, query: Mapping[str, str]) -> Any:
         progress = self._journals.read(found)
         data, now_ns = progress.data, self._clock_ns()
-        units = {spec.key: unit_words(spec.unit) for spec in _keys(found)}
+        units = {spec.key: unit_words(spec.unit) for spec in keys_of(found)}
         listed, others = phases(data), measurements(data, units)
         chosen = query.get("phase") or next((one["id"] for one in [*listed, *others]), "")
-        first, last = _step(query, "first"), _step(query, "last")
         return {
             "phases": listed,
             "measurements": others,
             "chosen": chosen,
-            "heatmap": heatmap(data, chosen, first=first, last=last),
-            "deviations": deviations(data, chosen, first=first, last=last),
+            "heatmap": heatmap(data, chosen),
+            "deviations": deviations(data, chosen),
             "workers": standing(found, data, now_ns),
             **_read_so_far(progress),
         }
@@ -342,7 +379,6 @@ class Pages:
             _real(query, "lowest"),
             _real(query, "highest"),
             _whole(query, "prompt"),
-            query.get("group", ""),
             _whole(query, "page") or 0,
         )
         return found, self._rollouts.of(found), wanted
@@ -377,18 +413,13 @@ class Pages:
     def _health(self, found: Found, _query: Mapping[str, str]) -> Any:
         progress = self._journals.read(found)
         return {
-            **health(found, progress.data, _keys(found), self._settings, self._clock_ns()),
+            **health(found, progress.data, keys_of(found), self._settings, self._clock_ns()),
             **_read_so_far(progress),
         }
 
 
 def _encoded(found: Any) -> bytes:
     return orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS)
-
-
-def _keys(found: Found) -> Sequence[KeySpec]:
-    with found.open() as connection:
-        return read_named_keys(connection, found.id).specs
 
 
 def _read_so_far(progress: Progress) -> dict[str, float]:
@@ -408,10 +439,3 @@ def _whole(query: Mapping[str, str], name: str) -> int | None:
 def _real(query: Mapping[str, str], name: str) -> float | None:
     text = query.get(name)
     return float(text) if text else None
-
-
-@lru_cache(maxsize=1)
-def _plotly() -> bytes:
-    from plotly.offline import get_plotlyjs  # of no use to most commands
-
-    return gzip.compress(get_plotlyjs().encode(), compresslevel=1)

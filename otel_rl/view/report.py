@@ -3,7 +3,8 @@
 import gzip
 import importlib.resources
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlencode
@@ -12,23 +13,13 @@ import orjson
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.dashboard.sections import ASYNC, DIAGNOSIS, STEP_TIME
+from otel_rl.diagnose.compare import Limit
 from otel_rl.errors import ConfigError
 from otel_rl.view.pages import Answer, Pages, Question
-
-__all__ = [
-    "CAUSES",
-    "EVERYTHING",
-    "Contents",
-    "ReportSteps",
-    "report_html",
-    "report_steps",
-    "write_report",
-]
-
-ReportSteps: TypeAlias = Generator[Question, Answer, str]
-"""Yields a question of the page, is sent its answer, and returns the HTML after the last one."""
+from otel_rl.view.parts.sides import Sides
 
 _Part: TypeAlias = Generator[Question, Answer, Any]
+"""Yields a question of the page, is sent its answer, and returns what it has made of them."""
 
 _STATIC: Final = importlib.resources.files("otel_rl.view") / "static"
 
@@ -90,14 +81,10 @@ def write_report(
     """
     pages = Pages(settings)
     try:
-        html = report_html(pages, run, contents, news).encode()
+        html = report_html(pages, run, contents, news)
     finally:
         pages.close()
-    try:
-        output.write_bytes(html)
-    except OSError as exc:
-        raise ConfigError(f"cannot write {str(output)!r}: {exc.strerror}.") from exc
-    return len(html)
+    return _written(html, output)
 
 
 def report_html(
@@ -117,37 +104,54 @@ def report_html(
     Raises:
         ConfigError: There is no such run, or a journal cannot be read.
     """
-    steps = report_steps(run, contents, news)
+    steps = report_answers(run, contents, news)
     question = next(steps)
     while True:
         try:
             question = steps.send(pages.answer(question))
         except StopIteration as end:
-            html: str = end.value
-            return html
+            return one_file(end.value)
 
 
-def report_steps(
-    run: str, contents: Contents = EVERYTHING, news: Callable[[str], None] = lambda _: None
-) -> ReportSteps:
-    """Make a report question by question, so that others can be answered in between.
+def write_comparison(sides: Sides, broken: Iterable[Limit], output: Path) -> int:
+    """Write the page of two sides to a file. Returns its bytes.
 
     Args:
-        run: Its ``rl.run.id``.
-        contents: What it shows.
-        news: Told what is being done, in words.
+        sides: What is shown, with the curves of the first measures.
+        broken: Limits that do not hold.
+        output: The file.
 
     Raises:
-        ConfigError: There is no such run, or a journal cannot be read.
+        ConfigError: The file cannot be written.
     """
-    answers = yield from _answers(run, contents, news)
+    answer = {**sides.as_json(broken), "curves": sides.curves()}
+    answers = {"pages": ["compare"], "compare": answer, "made_ms": time.time_ns() // 1_000_000}
+    return _written(one_file(answers, has_charts=False), output)
+
+
+def _written(html: str, output: Path) -> int:
+    content = html.encode()
+    try:
+        output.write_bytes(content)
+    except OSError as exc:
+        raise ConfigError(f"cannot write {str(output)!r}: {exc.strerror}.") from exc
+    return len(content)
+
+
+def one_file(answers: Mapping[str, Any], *, has_charts: bool = True) -> str:
+    """Return the page with its style, its scripts and the answers in it.
+
+    Args:
+        answers: By path, as ``report_answers`` finds them.
+        has_charts: Whether it needs the code of charts.
+    """
     # No tag can begin in it.
     data = orjson.dumps(answers).decode().replace("<", "\\u003c")
     html = (_STATIC / "index.html").read_text(encoding="utf-8")
     html = _STYLE.sub(lambda found: f"<style>{_text(found[1])}</style>", html)
     # Deferred scripts run behind the body, in their order.
-    plotly = _body((yield Question("plotly.js"))).decode()
-    codes = [*(_text(found[1]) for found in _SCRIPT.finditer(html)), plotly]
+    names = [found[1] for found in _SCRIPT.finditer(html)]
+    codes = [_text(name) for name in (*names, *(["plotly.js"] if has_charts else []))]
     scripts = [
         "<script>{}</script>".format(code.replace("</script", "<\\/script")) for code in codes
     ]
@@ -159,8 +163,22 @@ def report_steps(
     return html.replace("</body>", f"{tail}\n</body>")
 
 
-def _answers(run: str, contents: Contents, news: Callable[[str], None]) -> _Part:
-    """Return the answers to all questions of the page, by path."""
+def report_answers(
+    run: str, contents: Contents = EVERYTHING, news: Callable[[str], None] = lambda _: None
+) -> _Part:
+    """Ask all questions of the page one by one, so that others can be answered in between.
+
+    Args:
+        run: Its ``rl.run.id``.
+        contents: What the report shows.
+        news: Told what is being done, in words.
+
+    Returns:
+        A generator of questions, which is sent their answers. It returns them by path.
+
+    Raises:
+        ConfigError: There is no such run, or a journal cannot be read.
+    """
     answers: dict[str, Any] = {
         "runs": {"runs": [], "faults": [], "left_out": 0, "only": run},
         "pages": contents.pages,

@@ -16,8 +16,6 @@ from otel_rl.diagnose.history.records import Facts, StepFacts
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["Cells", "LastPhase", "RunData", "Series", "StepPath"]
-
 _NS_PER_MS: Final = 1e6
 _NS_PER_S: Final = 1e9
 _PHASE_AGE: Final = "/phase/age/"  # of a phase in progress, from a worker's heartbeat

@@ -2,8 +2,6 @@
 
 from otel_rl.redaction import printable, redacted
 
-__all__ = ["in_order", "label", "line_names", "passage"]
-
 _MOST = 160
 _PASSAGE = 20_000
 

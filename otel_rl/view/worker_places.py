@@ -14,8 +14,6 @@ from otel_rl.diagnose.result import Diagnosis, Kind
 from otel_rl.records import STACKS, Row, SpanRecord
 from otel_rl.view.journals import Found
 
-__all__ = ["completed", "spans_of"]
-
 
 def spans_of(connection: Connection, run: str) -> list[SpanRecord]:
     """Return the spans of chosen steps and of the last minute or more; without damaged parts."""
@@ -35,8 +33,11 @@ def completed(found: Found, report: Diagnosis, names: KeyNames = KeyNames.FRAMEW
     made = found.run.description.provenance
     packages = () if made is None else made.packages
     tried = [replace(one, tries=[*prescribed(one.kind, packages)]) for one in report.causes]
-    report = replace(report, causes=tried)
-    if not (report.causes or report.symptoms or report.changes):
+    observed = [
+        replace(one, tries=[*prescribed(one.against, packages)]) for one in report.observations
+    ]
+    report = replace(report, causes=tried, observations=observed)
+    if not (report.causes or observed or report.symptoms or report.changes):
         return report
     with found.open() as connection:
         return with_names(report, read_named_keys(connection, found.id, names).in_words)

@@ -9,8 +9,6 @@ from opentelemetry.metrics import CallbackOptions, Observation
 
 from otel_rl.semconv.names import RL_REASON
 
-__all__ = ["DropReason", "Drops"]
-
 
 class DropReason(StrEnum):
     """Reason why a measurement, an event or a span was dropped. A closed set: each is documented.
@@ -77,8 +75,8 @@ class DropReason(StrEnum):
 class Drops:
     """Drop counts of one process since its start. Safe in any thread and signal handler.
 
-    The lock is never waited for: a signal handler that waited would wait for the frame that it
-    interrupted.
+    The lock is never waited for: a signal handler that waited for it would wait for the frame that
+    it interrupted.
     """
 
     def __init__(self) -> None:
@@ -94,11 +92,10 @@ class Drops:
         self._of_others: Mapping[DropReason, int] = {}
 
     def begin_anew(self) -> None:
-        """Report for the next worker of this process only losses that are not yet reported."""
+        """Report for the process's next worker only losses that were not reported yet."""
         self._of_others = self._shown
 
     def add(self, reason: DropReason, count: int = 1) -> None:
-        """Count ``count`` measurements as lost."""
         if count > 0:
             self._added.append((reason, count))
             self._fold()
@@ -112,7 +109,7 @@ class Drops:
         return dict(self._counts)
 
     def _fold(self) -> None:
-        """Sum up the added counts, unless another thread is doing so."""
+        """Add up the added counts, unless another thread is doing so."""
         while self._added and self._lock.acquire(blocking=False):
             try:
                 while self._added:

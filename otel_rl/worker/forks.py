@@ -1,11 +1,11 @@
-"""Forks: what holds one up, and the beginnings and ends of children.
+"""Forks: work that a fork waits for, and the beginnings and ends of children.
 
 A forked child has one thread. A lock that another thread of its parent held, of a module that it
 was importing or of a library, is never released in the child: the first import of that module hangs
 there. And gRPC prepares its channels for a fork only if no thread is inside a call: of 2,800 forks
 of a process that exported all the time, one child hung. So a fork waits for such work of otel_rl.
 
-A child ends with the last of its threads, and until then they may record. One of
+A child ends with the last of its threads, and until then they may record. A child of
 ``multiprocessing`` ends with ``os._exit``, which skips ``atexit``.
 """
 
@@ -19,25 +19,16 @@ from threading import RLock, local
 from typing import Final
 from weakref import ref
 
-__all__ = [
-    "IMPORTS",
-    "MAX_WAIT_S",
-    "Uncut",
-    "after_threads_of_child",
-    "after_threads_of_fork",
-    "at_end_of_multiprocessing_child",
-    "watch_multiprocessing",
-]
-
 MAX_WAIT_S: Final = 2.0
 """A fork waits no longer for all of it: a callback that hangs must not hold up the program."""
 
 
 class Uncut:
-    """Work that no fork of another thread cuts in two, of one thread at a time.
+    """Work of one thread at a time that forks of other threads do not interrupt.
 
     Args:
-        max_wait_s: A fork waits no longer for it; work with the network has no known end.
+        max_wait_s: Longest time that a fork waits for the work, as work with the network has no
+            known end.
     """
 
     def __init__(self, max_wait_s: float = MAX_WAIT_S) -> None:
@@ -52,15 +43,15 @@ class Uncut:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Enter around the work. Forks of other threads wait for its end."""
+        """Enter around the work. Forks of other threads wait for the end of the work."""
         with self._lock:
             yield
 
     def hold(self, deadline_s: float) -> bool:
-        """Wait until no work is under way, and let none begin.
+        """Wait until no work is in progress, and let none begin.
 
         Args:
-            deadline_s: On the monotonic clock; past it, work goes on and False is returned.
+            deadline_s: Time of the monotonic clock; after it, work goes on and False is returned.
         """
         wait_s = min(self._max_wait_s, deadline_s - time.monotonic())
         return self._lock.acquire(timeout=max(0.0, wait_s))
@@ -120,9 +111,9 @@ _watching: Final[list[Callable[[], None]]] = []
 def watch_multiprocessing(begin: Callable[[], None]) -> None:
     """Call a function in each child that ``multiprocessing`` forks from this process. Idempotent.
 
-    A process that has not loaded it neither is nor has such a child. Whatever loads it later does
-    so before it forks, and then the fork is the time to watch: the child's first step is to forget
-    the parent's finalizers and to call what is registered here.
+    A process that has not loaded ``multiprocessing`` neither is nor has such a child. A later
+    import precedes any fork, and then the fork is the time to watch: the child's first step is to
+    forget the parent's finalizers and to call the functions that are registered here.
     """
     util = sys.modules.get("multiprocessing.util")
     if util is not None and begin not in _watching:
@@ -141,10 +132,10 @@ def at_end_of_multiprocessing_child(end: Callable[[], None]) -> None:
 
 
 def after_threads_of_child(end: Callable[[], None]) -> None:
-    """Call a function when no other thread of a ``multiprocessing`` child may record any more.
+    """Call a function once no other thread of a ``multiprocessing`` child may record any more.
 
-    Called by a finalizer. Up to Python 3.12 a child runs its finalizers before it joins its
-    threads; it then joins the one that is started here, too, which waits for the others. Without
+    A finalizer calls this. Up to Python 3.12 a child runs its finalizers before it joins its
+    threads; it then also joins the thread that is started here, which waits for the others. Without
     other threads, and in other processes, whose exit handlers are called after their threads, the
     function is called at once.
     """
@@ -163,17 +154,17 @@ def after_threads_of_child(end: Callable[[], None]) -> None:
 
 
 def _threads() -> Iterator[threading.Thread]:
-    """Yield the threads that keep this process alive, but for its first."""
+    """Yield the threads that keep this process alive, except its first."""
     for one in threading.enumerate():
         if not one.daemon and one is not threading.main_thread():
             yield one
 
 
 def after_threads_of_fork(end: Callable[[], None]) -> None:
-    """Call a function when a child that a thread has forked has no other thread any more.
+    """Call a function once a child that a thread has forked has no other thread any more.
 
     Such a child calls no exit handlers, and the threads of otel_rl would keep it alive for ever.
-    Called in the child; in others nothing happens.
+    Call this in the child; in other processes it does nothing.
     """
     first = threading.main_thread()  # the one that has forked
     if first is _MAIN_THREAD:

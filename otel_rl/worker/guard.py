@@ -1,4 +1,4 @@
-"""Keeps errors of otel_rl out of training: catches, counts and rarely logs them."""
+"""Keeps errors of otel_rl out of training: it catches, counts and rarely logs them."""
 
 import logging
 import sys
@@ -8,8 +8,6 @@ from types import TracebackType
 from typing import Final
 
 from otel_rl.worker.drops import DropReason, Drops
-
-__all__ = ["GUARD", "Guard"]
 
 _LOG_EVERY_S = 60.0
 """A fault in a training loop repeats every step; once a minute does not flood the log."""
@@ -87,7 +85,7 @@ class Guard:
         self.warn(reason.value, message)
 
     def not_a_number(self, name: str, kind: str, remedy: str = _REMEDY) -> None:
-        """Count a value that is no number, and log the first 100 names with its kind."""
+        """Count a value that is not a number, and log the first 100 names with the value's kind."""
         self.drops.add(DropReason.NOT_A_NUMBER)
         named = self._not_numbers
         if name in named:
@@ -99,7 +97,7 @@ class Guard:
             self._unnamed += 1
 
     def sum_up(self) -> None:
-        """Log how many values were no numbers, if any, and count them anew."""
+        """Log how many values were not numbers, if any, and start counting again."""
         named, self._not_numbers = self._not_numbers, {}
         unnamed, self._unnamed = self._unnamed, 0
         values = sum(named.values()) + unnamed

@@ -1,6 +1,6 @@
 """Who a worker is: its names, its place in its role and its resource attributes. Pure.
 
-Each comes from the first source that has it: the program, the environment, a framework, the
+Each part comes from the first source that has it: the program, the environment, a framework, the
 launcher, the name of the process. Only this module defines their precedence.
 """
 
@@ -28,30 +28,6 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.worker.settings import DEFAULT_EXPERIMENT, DEFAULT_TRIAL, LAUNCH, TYPED
 
-__all__ = [
-    "MAIN_PROCESS",
-    "MAX_NAME_LENGTH",
-    "NO_NAMES",
-    "RANKS",
-    "RAY_WORKER",
-    "Identity",
-    "WorkerNames",
-    "checked_name",
-    "chosen_attributes",
-    "default_role",
-    "detect",
-    "identify",
-    "instance_id",
-    "invalid_place",
-    "launcher_index",
-    "named_place",
-    "names_an_experiment",
-    "parse_resource_attributes",
-    "run_word",
-    "unnamed_trial",
-    "worker_names",
-]
-
 MAX_NAME_LENGTH: Final = 128
 """W&B cuts display names at 128 characters; a cut name may no longer be unique."""
 
@@ -73,13 +49,14 @@ _ATTRIBUTES: Final = {
 
 
 class Ranks(NamedTuple):
-    """Variables of a launcher.
+    """Names of a launcher's environment variables.
 
     Attributes:
-        rank: Index of the process.
-        sizes: Number of processes, from the first variable that is set.
-        local_size: Number of processes on this host; empty if the launcher does not say.
-        is_of_raylet: True if in a process of Ray they describe the raylet.
+        rank: Variable with the index of the process.
+        sizes: Variables with the number of processes; the first that is set counts.
+        local_size: Variable with the number of processes on this host; empty if the launcher has
+            none.
+        is_of_raylet: Whether these variables describe the raylet in a process of Ray.
     """
 
     rank: str
@@ -150,19 +127,21 @@ def worker_names(
     5. an experiment: the one that ``otel-rl run`` has invented, or the parent's
     6. ``known``, whose trial belongs to its experiment and is used only with it
 
-    A framework comes after what is invented, since not all of its processes know its names: of one
-    launch they would report to different runs. Its names are the run's in the tracker instead.
+    A framework's names come after invented ones, because not all of its processes know its names:
+    the processes of one launch would report to different runs. Its names are the run's names in the
+    tracker instead.
 
-    What remains is the launch's, see ``unnamed_trial``, and ``default_role``.
+    Names that no source has are the launch's, see ``unnamed_trial``, and ``default_role``.
 
     Args:
-        environ: The process's environment.
-        process_name: From its launcher.
-        given: From the program.
-        stated: From the variables of a library that otel_rl replaces.
-        known: From a framework.
+        environ: Environment of the process.
+        process_name: Name that the launcher gave the process.
+        given: Names from the program.
+        stated: Names from the variables of a library that otel_rl replaces.
+        known: Names from a framework.
         finished: Experiment and trial of each run that the process is done with. The process
-            continues one only if the program names it; else the run that follows has a number.
+            continues such a run only if the program names it; else the run that follows has a
+            number.
 
     Raises:
         ConfigError: A selected name is invalid.
@@ -184,9 +163,9 @@ def worker_names(
 
 
 def chosen_attributes(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the attributes in ``OTEL_RESOURCE_ATTRIBUTES``, without names that nobody has chosen.
+    """Return the attributes of ``OTEL_RESOURCE_ATTRIBUTES``, without names that nobody has chosen.
 
-    ``otel-rl run`` and parents write those as attributes, too.
+    ``otel-rl run`` and parent processes write such names as attributes, too.
     """
     found = _inherited(environ)
     for attribute, *variables in (
@@ -204,17 +183,16 @@ def unnamed_trial(
     launch: str,
     finished: Collection[tuple[str, str]] = (),
 ) -> str:
-    """Return the trial of a worker that nothing names one for.
+    """Return the trial of a worker for which no source names one.
 
-    That of the process's parent, if it works for the parent's experiment, else the launch. A
-    process that is ``finished`` with it goes on with the launch's second run, and so on.
+    It is the trial of the process's parent, if the process works for the parent's experiment, else
+    the launch. A process that has ``finished`` it goes on with the launch's second run, and so on.
     """
     of_parent = environ.get(DEFAULT_TRIAL) if environ.get(DEFAULT_EXPERIMENT) == experiment else ""
     return _unfinished(experiment, of_parent or launch, finished)
 
 
 def default_role(environ: Mapping[str, str], process_name: str) -> str:
-    """Return the role of a worker that nothing names one for."""
     is_ranked_by_ray = {"RANK", RAY_WORKER} <= {*environ}
     is_child = process_name not in ("", MAIN_PROCESS)
     return "worker" if is_child and not is_ranked_by_ray else RlWorkerRoleValues.TRAINER.value
@@ -223,7 +201,7 @@ def default_role(environ: Mapping[str, str], process_name: str) -> str:
 def run_word(
     environ: Mapping[str, str], argument: str, given: str | None, stated: str | None = None
 ) -> str | None:
-    """Return the tracker's project or name of the run, by the precedence of ``worker_names``."""
+    """Return the tracker's project or the run's name, by the precedence of ``worker_names``."""
     variable = environ.get(f"OTEL_RL_{argument.upper()}")
     if variable and _is_typed(environ, argument):
         return variable
@@ -231,13 +209,12 @@ def run_word(
 
 
 def names_an_experiment(environ: Mapping[str, str]) -> bool:
-    """Report whether the environment names the experiment of the process."""
     named = environ.get("OTEL_RL_EXPERIMENT") or environ.get(DEFAULT_EXPERIMENT)
     return bool(named or _inherited(environ).get(RL_EXPERIMENT_NAME))
 
 
 def named_place(process_name: str) -> tuple[str | None, int | None]:
-    """Return (role, index) in the name of a child process; (None, None) if it says neither."""
+    """Return (role, index) from the name of a child process; (None, None) if it has neither."""
     name = process_name.strip()
     match = _AFTER_ROLE.fullmatch(name.lower())
     if match is None and name not in ("", MAIN_PROCESS) and not _OF_LIBRARY.fullmatch(name):
@@ -267,7 +244,7 @@ def _first(environ: Mapping[str, str], argument: str, given: object) -> str | No
 
 
 def _unfinished(experiment: str, trial: str, finished: Collection[tuple[str, str]]) -> str:
-    """Return the trial, with a number behind it if the process is done with that run."""
+    """Return the trial, with a number at its end if the process is done with that run."""
     found, number = trial, 1
     while (experiment, found) in finished:
         number += 1
@@ -280,7 +257,8 @@ def checked_name(where: str, value: object) -> str:
     """Validate the name of an experiment, a trial, a role or a tag.
 
     Raises:
-        ConfigError: The name is invalid; the message has ``where`` it is set, and the reason.
+        ConfigError: The name is invalid; the message says ``where`` it is set, and why it is
+            invalid.
     """
     if not isinstance(value, str):
         wrong, hint = f"be a string (got {value!r})", "Pass str(...)."
@@ -314,9 +292,9 @@ _Place = tuple[int | None, int | None]
 
 
 def launcher_index(environ: Mapping[str, str], process_name: str) -> int | None:
-    """Return the launcher's index, for a worker that may be the only one of its ranks to report.
+    """Return the launcher's index, for a worker that may be the only reporting rank.
 
-    None if a person, or the name of the process, gives the place: ``identify`` reads those.
+    Return None if a person, or the name of the process, gives the place, which ``identify`` reads.
     """
     is_stated = _stated_place(environ, None, None) is not None
     return None if is_stated or named_place(process_name)[1] is not None else _launched(environ)[0]
@@ -332,7 +310,7 @@ def invalid_place(environ: Mapping[str, str]) -> str | None:
 
 
 def _launched(environ: Mapping[str, str]) -> _Place:
-    """Return the place of the best launcher; invalid values, which are not ours, are ignored."""
+    """Return the place from the best launcher; invalid values, which are not ours, are ignored."""
     return next((place for *_, place in _of_launchers(environ) if place), (None, None))
 
 
@@ -366,7 +344,7 @@ def _stated_place(environ: Mapping[str, str], index: object, count: object) -> _
 
 
 def _checked_place(named: Mapping[str, object]) -> _Place:
-    """Return index and count, each given by its name as a number, a text or None."""
+    """Return index and count, each given under its name as a number, a text or None."""
     (index_name, index), (count_name, count) = (
         (name, _number(name, given, least))
         for (name, given), least in zip(named.items(), (0, 1), strict=True)
@@ -413,9 +391,8 @@ class Identity:
         count: Number of workers of the role, or None if unknown.
         tag: ``rl.worker.tag``, e.g. ``evaluation``, or None.
         run_id: ``rl.run.id``.
-        service_name: ``service.name``.
         extra: Further resource attributes, sorted by name.
-        has_default_role: True if nothing names the role.
+        has_default_role: Whether no source names the role.
     """
 
     experiment: str
@@ -434,7 +411,7 @@ class Identity:
         return replace(self, index=None, count=None)
 
     def of_child(self, environ: Mapping[str, str], process_name: str) -> "Identity":
-        """Return that of a forked child which has not named itself: its name may tell a role."""
+        """Return the identity of a forked child without names: its process name may tell a role."""
         role = self.role
         if worker_names(environ).role is None:
             inherited = default_role(environ, process_name) if self.has_default_role else role
@@ -483,12 +460,12 @@ def identify(
 ) -> Identity:
     """Determine the worker's identity from the sources in ``worker_names``.
 
-    Its place is that of the arguments, variables or resource attributes, else of the name of the
-    process, else of the launcher. ``launch`` returns the id of the launch, and is asked only if
-    nothing names a trial. The other arguments are those of ``init`` and of ``worker_names``.
+    The place is that of the arguments, variables or resource attributes, else of the name of the
+    process, else of the launcher. ``launch`` returns the id of the launch, and is called only if no
+    source names a trial. The other arguments are those of ``init`` and of ``worker_names``.
 
     Raises:
-        ConfigError: Names the wrong value and the remedy.
+        ConfigError: A value is wrong. The error names the value and the remedy.
     """
     extra = _extra_attributes(resource_attributes)
     inherited = _inherited(environ)
@@ -535,8 +512,8 @@ def detect(
 ) -> dict[str, AttributeValue]:
     """Return the identity attributes in the environment, for a resource of another SDK.
 
-    They are those of ``identify``: a process has one run, whichever SDK reports. What nothing names
-    is left out: the run, and a role, which ``service.name`` may tell.
+    The attributes are those of ``identify``: a process has one run, whichever SDK reports. What no
+    source names is left out: the run, and a role, which ``service.name`` may tell.
     """
     is_named = names_an_experiment(environ)
     identity = identify(

@@ -1,8 +1,9 @@
 """The launch: what one start of a job has in common, and what a process hands down to its children.
 
-The processes of a launch find the same id each for itself: in what the launcher gives them, else in
-the process that has started them. A worker hands its launch and its run down to its children, in
-their environment; so does the launcher of a sweep. Neither ``multiprocessing`` nor Ray is imported.
+The processes of a launch find the same id each for itself: from their launcher's variables, else
+from the process that has started them. A worker hands its launch and its run down to its children,
+in their environment; so does the launcher of a sweep. Neither ``multiprocessing`` nor Ray is
+imported.
 """
 
 import os
@@ -29,21 +30,6 @@ from otel_rl.worker.identity import (
     parse_resource_attributes,
 )
 from otel_rl.worker.settings import DEFAULT_EXPERIMENT, DEFAULT_TRIAL, LAUNCH, SWEEP, TYPED
-
-__all__ = [
-    "ON_SEVERAL_HOSTS",
-    "Launch",
-    "Processes",
-    "hand_down",
-    "is_process_of_ray",
-    "is_within",
-    "launch_of",
-    "on_several_hosts",
-    "parent_pid",
-    "process_name",
-    "sweep_environment",
-    "take_back",
-]
 
 _RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
 _TRIAL: Final = "OTEL_RL_TRIAL"
@@ -78,8 +64,8 @@ class Launch:
     """One start of a job.
 
     Attributes:
-        id: Safe in paths.
-        is_of_host: True if other hosts of the same job find another id.
+        id: Id of the launch, safe in paths.
+        is_of_host: Whether other hosts of the same job find another id.
     """
 
     id: str
@@ -87,7 +73,10 @@ class Launch:
 
 
 class Processes:
-    """What the operating system says of processes. Without ``/proc`` only pids are known."""
+    """Information of the operating system about processes.
+
+    Without ``/proc`` only pids are known.
+    """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -105,7 +94,7 @@ class Processes:
     def starter(self, variable: str) -> tuple[int, bool]:
         """Return the nearest ancestor whose environment lacks a variable, and True.
 
-        If every ancestor has the variable, it is the container's: returns the eldest, and False.
+        If every ancestor has the variable, the container sets it: return the eldest, and False.
         """
         pid = os.getppid()
         while f"\0{variable}=" in f"\0{self._text(f'{pid}/environ')}":
@@ -128,7 +117,7 @@ class Processes:
 
 
 def process_name() -> str:
-    """Return the name of the process as a child: the Ray actor's, its class, or the process's.
+    """Return the child's name of the process: of its Ray actor, its class, or the process.
 
     Returns:
         ``MainProcess`` if neither Ray nor ``multiprocessing`` has started it.
@@ -147,7 +136,7 @@ def process_name() -> str:
 
 
 def is_process_of_ray() -> bool:
-    """Report whether Ray has started this process, which it may kill at any time."""
+    """Return whether Ray has started this process, which Ray may kill at any time."""
     return Path(sys.argv[0]).name == "default_worker.py"
 
 
@@ -162,7 +151,7 @@ def ray_job() -> str | None:
 
 
 def parent_pid() -> int | None:
-    """Return the process that has started this one by ``multiprocessing``."""
+    """Return the pid of the process that has started this one by ``multiprocessing``."""
     process = sys.modules.get("multiprocessing.process")
     parent = None if process is None else process.parent_process()
     return None if parent is None else parent.pid
@@ -182,11 +171,12 @@ def launch_of(
 ) -> Launch:
     """Return the launch that this process belongs to, from the first source that has an id.
 
-    ``OTEL_RL_LAUNCH``, the Slurm job and step, torchrun's run id, that of the MPI or Ray job, the
-    process that has started the ranks, or this one by ``multiprocessing``, this process.
+    The sources are ``OTEL_RL_LAUNCH``, the Slurm job and step, torchrun's run id, the id of the MPI
+    or Ray job, the process that has started the ranks or has started this one by
+    ``multiprocessing``, and this process.
 
     Raises:
-        ConfigError: ``OTEL_RL_LAUNCH`` is no valid name.
+        ConfigError: ``OTEL_RL_LAUNCH`` is not a valid name.
     """
     if given := environ.get(LAUNCH):
         return Launch(checked_name(LAUNCH, given))
@@ -222,10 +212,10 @@ def on_several_hosts(environ: Mapping[str, str]) -> bool:
 def hand_down(
     environ: MutableMapping[str, str], experiment: str, trial: str
 ) -> dict[str, str | None]:
-    """Make children that name nothing report to the run of this process.
+    """Make children that name no run report to the run of this process.
 
-    Other SDKs of theirs do so, too, unless a person has named another run for them. Returns what
-    the environment had before, for ``take_back``; the launch stays.
+    Other SDKs in the children do so, too, unless a person has named another run for them. Returns
+    the values that the environment had before, for ``take_back``; the launch stays.
     """
     before = {name: environ.get(name) for name in (DEFAULT_EXPERIMENT, DEFAULT_TRIAL, _RESOURCE)}
     attributes = parse_resource_attributes(environ.get(_RESOURCE, ""))
@@ -251,7 +241,7 @@ def _with_names(attributes: Mapping[str, str], names: Mapping[str, str]) -> str:
 
 
 def take_back(environ: MutableMapping[str, str], before: Mapping[str, str | None]) -> None:
-    """Undo ``hand_down``: the run of the process has ended, its launch goes on."""
+    """Undo ``hand_down``, because the run of the process has ended; the launch goes on."""
     for name, value in before.items():
         if value is None:
             environ.pop(name, None)
@@ -274,7 +264,7 @@ def _torchrun(environ: Mapping[str, str]) -> str:
 
 
 def _mpi(environ: Mapping[str, str]) -> str:
-    """Return the job's id of a PMIx; ids of an old Open MPI repeat, so its key is added."""
+    """Return PMIx's job id; ids of an old Open MPI repeat, so the job's key is added."""
     job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ""
     key = environ.get("OMPI_MCA_orte_precondition_transports", "")
     return f"{job}-{key[:8]}" if job and key else job
@@ -287,8 +277,8 @@ def _number(text: str | None) -> int:
 def sweep_environment(environ: Mapping[str, str], name: str) -> dict[str, str]:
     """Return the variables that make a process and its children report for a trial of a sweep.
 
-    Its name follows that of the trial around, or of the launch: ``20261126-lr_0``. It counts as
-    typed, because the program of a sweep may give each trial the same name.
+    The trial's name follows that of the surrounding trial, or of the launch: ``20261126-lr_0``. It
+    counts as typed, because the program of a sweep may give each trial the same name.
     """
     resource = parse_resource_attributes(environ.get(_RESOURCE, ""))
     outer = environ.get(_TRIAL) or environ.get(DEFAULT_TRIAL) or resource.get(RL_TRIAL_NAME)
@@ -311,5 +301,5 @@ def sweep_environment(environ: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def is_within(environ: Mapping[str, str], name: str) -> bool:
-    """Report whether a process is within the trial of this name already, or in one of its own."""
+    """Return whether a process is already within the trial of this name, or one of its own."""
     return name in environ.get(SWEEP, "").split("/")

@@ -44,12 +44,9 @@ from otel_rl.worker.settings import (
     Settings,
 )
 from otel_rl.worker.system.host import HostRecorder
-from otel_rl.worker.system.process import ProcessMemory
 from otel_rl.worker.system.sampler import GpuSampler
 from otel_rl.worker.tracing.sampler import StepSampler
 from otel_rl.worker.tracing.spans import CountedSpans, made_tracer_provider
-
-__all__ = ["UNREACHED_EXIT_TIMEOUT_S", "Providers", "Session", "resource_of"]
 
 UNREACHED_EXIT_TIMEOUT_S: Final = 0.5
 """``exit_timeout_s`` of an endpoint that never listened: enough for a few attempts."""
@@ -78,7 +75,6 @@ class Providers:
         self.gc_time = GcTime(meter)
         self.gpus = GpuSampler(meter, GUARD)
         self.host = HostRecorder(meter, GUARD)
-        self.memory = ProcessMemory(meter, GUARD)
         self.events = EventQueue(resource, GUARD)
         self.console = Console(GUARD)
         self.spans = CountedSpans(resource, settings.span_capacity, settings.span_interval_s)
@@ -98,13 +94,11 @@ class Providers:
         """Report as another worker from now on.
 
         Args:
-            resource: Of that worker.
-            keep_buffer: Whether what is recorded and not yet sent is that worker's.
+            keep_buffer: Whether recorded data that is not sent yet belongs to that worker.
         """
         self.meter.restart(resource, keep_buffer=keep_buffer)
         self.gpus.count_anew()
         self.host.forget()
-        self.memory.forget()
         self.sampler.run_id = _run_of(resource)
         self.spans.bind(resource)
         self.events.bind(resource)
@@ -113,7 +107,7 @@ class Providers:
             self.console.forget()
 
     def install(self) -> None:
-        """Make these the global providers, unless the program has its own."""
+        """Make these providers the global ones, unless the program has its own."""
         _install_meter_provider(self.meter)
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             trace.set_tracer_provider(self.tracer)
@@ -156,12 +150,12 @@ def _install_meter_provider(provider: BufferedMeterProvider) -> None:
 
 
 class Session:
-    """Identity, providers and exporter of one process. Providers outlive it.
+    """Identity, providers and exporter of one process. The providers outlive it.
 
     Attributes:
-        is_guess: True while ``init`` may still correct the identity.
+        is_guess: Whether ``init`` may still correct the identity.
         exit_report: Reports errors and the end of the worker.
-        is_of_adapter: True if an adapter has started it.
+        is_of_adapter: Whether an adapter has started the session.
         own_run: W&B run that the program has made, see ``report_own_run``.
     """
 
@@ -216,7 +210,6 @@ class Session:
         self._sender.start()
 
     def _source(self) -> Source:
-        """Return what the exporter asks this session for."""
         settings, meter, events = self.settings, self.providers.meter, self.providers.events
         buffer, spans = meter.buffer, self.providers.spans
         crowded = int(buffer.capacity * _CROWDED)
@@ -250,7 +243,6 @@ class Session:
         )
 
     def report_start(self, metadata: RunMetadata) -> None:
-        """Report the start of the run, with its metadata. Never raises."""
         with GUARD:
             if not self._has_started:
                 metadata = with_defaults(self.settings.config, metadata, GUARD)
@@ -266,7 +258,7 @@ class Session:
         self.report_start({RL_TRACKER_WANDB_RUN_PATH: path})
 
     def correct(self, identity: Identity) -> None:
-        """Replace the guessed identity by the one from ``init``."""
+        """Replace the guessed identity by the one that ``init`` gives."""
         self.is_guess = False
         if identity != self.identity:  # after a correct guess the sums so far are valid
             self._has_started = False  # in the run that it now belongs to
@@ -284,7 +276,6 @@ class Session:
             self.providers.restart(resource_of(identity), keep_buffer=True)
 
     def restart_after_fork(self) -> None:
-        """Become a separate worker in a forked child."""
         self.identity = self.identity.without_place()
         self.is_guess = True  # the child may call init with its own identity
         self._has_reported = self._has_started = False
@@ -302,7 +293,6 @@ class Session:
         self._sender.restart_after_fork(is_ending=not was_followed)
 
     def flush(self, timeout_s: float) -> bool:
-        """See ``otel_rl.worker.session.flush``."""
         return self._sender.flush(timeout_s)
 
     def shutdown(
@@ -311,9 +301,9 @@ class Session:
         """See ``otel_rl.worker.session.shutdown``.
 
         Args:
-            timeout_s: Maximum blocking time; None is that of the end of a process.
-            announces_end: False if the worker goes on under another name.
-            is_followed: True if what is recorded from now on is another session's.
+            timeout_s: Maximum blocking time in seconds; None is that of the end of a process.
+            announces_end: Whether the worker ends; False if it goes on under another name.
+            is_followed: Whether data that is recorded from now on belongs to another session.
         """
         self._ends_silently = not announces_end
         self._is_followed = is_followed
@@ -337,7 +327,8 @@ class Session:
         """Shut down without delaying the process for an endpoint that does not exist.
 
         A configured endpoint gets its full time even if it never listened, counted from the start
-        of the session: the bridge may still be starting. One that works, however slowly, gets more.
+        of the session: the bridge may still be starting. An endpoint that works, however slowly,
+        gets more.
         """
         timeout_s, unreached_s = self.settings.exit_timeout_s, UNREACHED_EXIT_TIMEOUT_S
         if self.settings.metrics.is_named:
@@ -409,7 +400,7 @@ class Session:
                 GUARD.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")
 
     def _send_rollouts(self) -> None:
-        """Tell of open rollouts. One for which there is no room is told later."""
+        """Add events of open rollouts. A rollout without room is reported later."""
         now_ns = monotonic_ns()
         for one in OPEN.due(now_ns):
             OPEN.told(one, now_ns)
@@ -438,7 +429,6 @@ class Session:
             self.providers.gpus.start(self.settings.gpu, self.identity.role)
             host = str(self.providers.meter.resource.attributes["host.name"])
             self.providers.host.start(self.settings.host, host, self.identity.run_id)
-            self.providers.memory.start(self.settings.host)
         detail = self.settings.provenance
         if self.settings.logs.enabled and detail is not ProvenanceDetail.OFF:
             with_code = detail is ProvenanceDetail.FULL and not self.identity.index
@@ -449,7 +439,6 @@ class Session:
         self.providers.gc_time.stop()
         self.providers.gpus.stop()
         self.providers.host.forget()
-        self.providers.memory.forget()
         self._provenance.stop()
 
     def _close(self) -> None:

@@ -1,9 +1,10 @@
 """Entry points through which OpenTelemetry loads otel_rl without any code in the program.
 
 With ``OTEL_PYTHON_METER_PROVIDER=otel_rl`` and ``OTEL_PYTHON_TRACER_PROVIDER=otel_rl`` the API
-calls the first two when a program first requests a meter or a tracer. ``opentelemetry-instrument``
-makes a ``WorkerConfigurator`` before the program begins. An exception here would surface in user
-code, so on any error the program gets the SDK's providers, which report to nobody.
+calls the first two functions when a program first requests a meter or a tracer.
+``opentelemetry-instrument`` makes a ``WorkerConfigurator`` before the program begins. An exception
+here would surface in user code, so on any error the program gets the SDK's providers, which report
+to nobody.
 
 With ``OTEL_EXPERIMENTAL_RESOURCE_DETECTORS=otel_rl`` another SDK reports as the worker.
 """
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
     from opentelemetry.instrumentation.distro import (  # type: ignore[attr-defined]  # it has mypy ignore the whole module
         BaseDistro,
     )
-
-__all__ = [
-    "WorkerConfigurator",
-    "WorkerResourceDetector",
-    "distro",
-    "meter_provider",
-    "tracer_provider",
-]
 
 _log = logging.getLogger("otel_rl")
 _logged: list[str] = []
@@ -71,7 +64,7 @@ class WorkerConfigurator:
     def configure(self, **options: object) -> None:
         """Install otel_rl's providers as the program's. Never raises.
 
-        Without a named experiment it delegates to another installed configurator: an installed
+        Without a named experiment the configurator delegates to another installed one: an installed
         otel_rl changes nothing for programs that are not workers.
         """
         try:
@@ -107,9 +100,9 @@ def _log_once(error: Exception) -> None:
 
 
 def distro() -> "BaseDistro | None":
-    """Return what makes ``opentelemetry-instrument`` take otel_rl before other configurators.
+    """Return the distro by which ``opentelemetry-instrument`` prefers otel_rl's configurator.
 
-    None without a named experiment, so that other distros are used.
+    Return None without a named experiment, so that other distros are used.
     """
     # In the package that has the command, which no other program needs.
     from opentelemetry.instrumentation.distro import (  # type: ignore[attr-defined]  # as above
@@ -132,10 +125,11 @@ class WorkerResourceDetector(ResourceDetector):
     """
 
     def detect(self) -> Resource:
-        """Return the resource.
+        """Return the worker's resource.
 
         Raises:
-            ConfigError: The environment has a wrong value. The SDK logs it and continues without.
+            ConfigError: The environment has a wrong value. The SDK logs the error and continues
+                without.
         """
         from otel_rl.worker.identity import detect, instance_id
         from otel_rl.worker.launch import launch_of, process_name

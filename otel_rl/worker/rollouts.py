@@ -1,8 +1,9 @@
-"""Rollouts that are open in this process: what an export tells of them.
+"""Rollouts that are open in this process, and the events about them in an export.
 
-Each export sends one event for each open rollout whose stage has changed since the last one, so a
-rollout that is over before costs nothing but the event of its end. One that stays as it is, is told
-again after a while: an export may have been lost, or the worker was taken for lost.
+Each export sends one event for each open rollout whose stage has changed since the last event, so a
+rollout that ends before costs nothing but the event of its end. A rollout that does not change is
+reported again after a while: an export may have been lost, or the worker may have been taken for
+lost.
 """
 
 import os
@@ -14,8 +15,6 @@ from typing import Final
 from opentelemetry.trace import Span
 
 from otel_rl.worker.otlp.anyvalue import Plain
-
-__all__ = ["AGAIN_NS", "CURRENT", "MAX_OPEN", "OPEN", "OpenRollout", "OpenRollouts"]
 
 MAX_OPEN: Final = 4_096
 """Open rollouts of a process that are shown while they run; further ones are told at their end."""
@@ -32,13 +31,13 @@ class OpenRollout:
     """An open rollout. Any thread may move it on.
 
     Attributes:
-        fields: Its id, attempt and what else is known from its begin.
+        fields: Id and attempt of the rollout, and other fields known from its begin.
         step: Training step; None without one.
-        begun_ns: Since the epoch.
-        stage: Innermost open phase, or what the program named; empty between two.
+        begun_ns: Begin of the rollout, in ns since the Unix epoch.
+        stage: Innermost open phase, or stage that the program named; empty between two.
         progress_ns: Time of the last change of the stage.
-        span: The first span in it, which leads to its trace; None before one.
-        due_ns: From when on it is told, of the monotonic clock; 0 for at once.
+        span: The first span in the rollout, which leads to its trace; None before one.
+        due_ns: Time of the monotonic clock from which on an event is due; 0 for at once.
     """
 
     __slots__ = ("begun_ns", "due_ns", "fields", "progress_ns", "span", "stage", "step")
@@ -60,7 +59,6 @@ class OpenRollout:
             self.span = span
 
     def body(self) -> dict[str, object]:
-        """Return the fields of the event."""
         return {
             **self.fields,
             "stage": self.stage,
@@ -86,7 +84,7 @@ class OpenRollouts:
         self._open: dict[int, OpenRollout] = {}  # the one that was told longest ago is first
 
     def add(self, one: OpenRollout) -> bool:
-        """Add a rollout. False if there are too many."""
+        """Add a rollout. Returns False if there are too many."""
         with self._lock:
             if len(self._open) >= MAX_OPEN:
                 return False
@@ -94,24 +92,24 @@ class OpenRollouts:
             return True
 
     def remove(self, one: OpenRollout) -> None:
-        """Remove a rollout that has ended; one that is not there is none of this process."""
+        """Remove a rollout that has ended; ignore rollouts that are not of this process."""
         with self._lock:
             self._open.pop(id(one), None)
 
     def due(self, now_ns: int) -> list[OpenRollout]:
-        """Return some that are to be told, first those that were told longest ago.
+        """Return some rollouts whose event is due, those with the oldest event first.
 
         Args:
-            now_ns: Of the monotonic clock.
+            now_ns: Time of the monotonic clock.
         """
         with self._lock:
             found = [one for one in self._open.values() if one.due_ns <= now_ns]
         return found[:_MAX_TOLD]
 
     def told(self, one: OpenRollout, now_ns: int) -> None:
-        """Take note that a rollout is being told: the others have their turn before it.
+        """Note that a rollout's event is being made, so that other rollouts come before it.
 
-        Call it before its fields are read, so that no progress is missed.
+        Call this before the rollout's fields are read, so that no progress is missed.
         """
         one.due_ns = now_ns + AGAIN_NS
         with self._lock:

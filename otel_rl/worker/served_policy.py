@@ -1,17 +1,15 @@
-"""Policy weights that this process generates samples with: their source and version."""
+"""Policy weights with which this process generates samples: their source and version."""
 
 from typing import NamedTuple
 
 from opentelemetry.trace import SpanContext
 
-__all__ = ["ServedPolicy", "forget", "serve", "served"]
-
 
 class ServedPolicy(NamedTuple):
-    """Served weights.
+    """The weights that this process serves.
 
     Attributes:
-        pull: The span that fetched them.
+        pull: Span that fetched the weights.
         version: The policy version, if known.
     """
 
@@ -23,7 +21,6 @@ _served: ServedPolicy | None = None
 
 
 def serve(serving: ServedPolicy) -> None:
-    """Set the served policy for all threads."""
     global _served  # a process has one policy
     _served = serving
 

@@ -117,24 +117,25 @@ def init(
     """Start reporting as a worker of an experiment. After it returns, nothing raises.
 
     Sets the global OpenTelemetry providers unless the program has set its own. A second call with
-    the same arguments does nothing; one after ``finish`` begins a run of its own, unless it names
-    the trial of another one.
+    the same arguments does nothing; a call after ``finish`` begins another run, unless it names the
+    trial of an earlier one.
 
     Args:
-        experiment: Groups all workers of a run; default ``OTEL_RL_EXPERIMENT``.
+        experiment: Name that groups all workers of a run; default ``OTEL_RL_EXPERIMENT``.
         role: trainer, generator, replay_buffer, env, reward, or any word; default ``OTEL_RL_ROLE``,
             else the name of a child process or Ray actor, else ``trainer``.
-        trial: One run of the experiment; default ``OTEL_RL_TRIAL``, else the launch.
+        trial: Name of one run of the experiment; default ``OTEL_RL_TRIAL``, else the launch.
         index: Index among the workers of the role, from 0; default from the launcher.
         count: Number of workers of the role; default from the launcher.
         tag: ``training`` or ``evaluation``, or any word.
         endpoint: Base URL of the bridge or collector; default ``OTEL_EXPORTER_OTLP_ENDPOINT``.
-        export_interval_s: Seconds; default ``OTEL_METRIC_EXPORT_INTERVAL``, else 1.
+        export_interval_s: Seconds between two exports; default ``OTEL_METRIC_EXPORT_INTERVAL``,
+            else 1.
         resource_attributes: Further attributes of the process.
         config: Hyper-parameters of the run. See ``log_config``.
         notes: Free text about the run.
         tags: Tags of the run, merged with those of the other workers.
-        group: Name shared by several runs.
+        group: Name that several runs share.
         job_type: Kind of the run within its group.
         project: Project of the run in the tracker; default the bridge's.
         entity: Account or team of the run in the tracker; default the bridge's.
@@ -182,7 +183,7 @@ def init(
 
 
 def _begin(identity: Identity, settings: Settings, metadata: RunMetadata) -> None:
-    """Start the session of the process, or check that it is the one that has begun."""
+    """Start the session of the process, or check that the present one has these names."""
     with _lock:
         if _session is None:
             _start(identity, settings, is_guess=False, metadata=metadata)
@@ -206,10 +207,10 @@ def flush(*, timeout_s: float | None = None) -> bool:
     """Send everything recorded before the call. Never raises.
 
     Args:
-        timeout_s: Maximum blocking time; None is that of ``OTEL_RL_EXIT_TIMEOUT``, 5 by default.
+        timeout_s: Maximum blocking time in seconds; None is ``OTEL_RL_EXIT_TIMEOUT``, 5 by default.
 
     Returns:
-        True if the endpoint accepted it; False on timeout or before ``init``.
+        True if the endpoint accepted everything; False on timeout or before ``init``.
     """
     session = _session
     if session is None:
@@ -221,7 +222,8 @@ def shutdown(*, timeout_s: float | None = None) -> bool:
     """Send everything and stop reporting. Runs automatically at exit. Idempotent, never raises.
 
     Args:
-        timeout_s: Maximum blocking time; None waits for each answer, as the end of a process does.
+        timeout_s: Maximum blocking time in seconds; None waits for each answer, as at the end of a
+            process.
 
     Returns:
         True if everything was delivered. Losses are counted and logged.
@@ -265,7 +267,7 @@ def change_trial(
 
 
 def _is_same(begun: Identity, identity: Identity) -> bool:
-    """Report whether ``init`` names the worker that has begun. Adapters leave out the count."""
+    """Return whether ``init`` names the worker that has begun. Adapters leave out the count."""
     return begun == identity or (begun.count is None and begun == replace(identity, count=None))
 
 
@@ -295,7 +297,7 @@ def _shutdown_at_exit() -> None:
 
 
 def _end_tracer(providers: Providers) -> None:
-    """Let span processors of the program have their last spans; one that hangs is left behind."""
+    """Let the program's span processors get their last spans; leave behind one that hangs."""
 
     def end() -> None:
         with GUARD:
@@ -327,9 +329,9 @@ def running() -> Session | None:
 
 
 def implicit_session() -> Session | None:
-    """Return the session; start it from the environment alone if there is none.
+    """Return the session, starting it from the environment alone if there is none.
 
-    None if ``OTEL_SDK_DISABLED`` is set, or after ``shutdown``.
+    Return None if ``OTEL_SDK_DISABLED`` is set, or after ``shutdown``.
 
     Raises:
         ConfigError: The environment lacks the experiment, or has a wrong value.
@@ -390,7 +392,6 @@ def _replace_guess(
 def _start(
     identity: Identity, settings: Settings, *, is_guess: bool, metadata: RunMetadata | None = None
 ) -> Session | None:
-    """Start the session. The caller holds the lock."""
     global _session, _providers, _has_ended  # one session per process
     if settings.disabled:
         return None
@@ -429,7 +430,7 @@ def _with_inbox(settings: Settings, identity: Identity) -> Settings:
 
 
 def _launch() -> str:
-    """Return the launch for the trial; ranks that find no common one are told so."""
+    """Return the launch for the trial; log if the ranks find no common launch."""
     launch = launch_of(os.environ)
     if launch.is_of_host:
         GUARD.warn("launch", ON_SEVERAL_HOSTS)
@@ -469,7 +470,7 @@ def _after_fork_in_child() -> None:
 
 
 def _begin_in_multiprocessing_child() -> None:
-    """Give a forked child the role of its name; the program has given its parent another one."""
+    """Give a forked child the role in its name, as the program named its parent's role only."""
     if _session is None:
         return
     with GUARD:

@@ -2,7 +2,7 @@
 
 The table is the classes in ``GROUPS``: a field is a setting, with its variable, kind, default and,
 below it, its meaning for users. The lists in the documentation, ``otel-rl doctor``, suggestions for
-misspelt names and the environment that ``otel-rl run`` sets come from it.
+misspelt names and the environment that ``otel-rl run`` sets come from the table.
 """
 
 import json
@@ -33,35 +33,6 @@ from otel_rl.worker.variables import (
     words,
 )
 
-__all__ = [
-    "CONFIG",
-    "CONFIG_FILES",
-    "DATA",
-    "DEFAULT_EXPERIMENT",
-    "DEFAULT_TRIAL",
-    "ENDPOINT",
-    "GROUPS",
-    "LAUNCH",
-    "PROTOCOL",
-    "SWEEP",
-    "TABLE",
-    "TYPED",
-    "GpuOptions",
-    "GpuSettings",
-    "HostSettings",
-    "MfuOptions",
-    "MfuSettings",
-    "Protocol",
-    "ProvenanceDetail",
-    "Settings",
-    "SignalSettings",
-    "exporters_beside_otlp",
-    "exporters_of",
-    "is_disabled",
-    "read_config",
-    "read_settings",
-]
-
 CONFIG: Final = "OTEL_RL_CONFIG"
 CONFIG_FILES: Final = ("OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE")
 """A file that configures another SDK, which then reads no other variable; and its earlier name."""
@@ -81,7 +52,7 @@ _T = TypeVar("_T")
 
 
 class ProvenanceDetail(StrEnum):
-    """Extent of what a worker reports of its command, code and machine."""
+    """How much a worker reports of its command, code and machine."""
 
     FULL = "full"
     COMMAND = "command"
@@ -154,7 +125,7 @@ _DETAILS: Final = word(
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names and place of a worker, which the modules of ``identity`` read."""
+    """Names and place of a worker, which ``identity`` reads."""
 
     experiment: str = _name("experiment", "required", "rl.experiment.name")
     """The experiment, which with the trial names the run."""
@@ -195,8 +166,8 @@ class SignalSettings:
     """Export settings of one signal.
 
     ``url`` is the full URL for HTTP, scheme and authority for gRPC; header names are in lower case.
-    ``is_named`` tells whether an argument or a variable sets the endpoint. ``inbox`` is where
-    requests go in place of the endpoint; it is chosen when the session starts.
+    ``is_named`` tells whether an argument or a variable sets the endpoint. ``inbox`` is the place
+    that gets requests instead of the endpoint; it is chosen when the session starts.
     """
 
     signal: Signal
@@ -243,19 +214,19 @@ class SignalSettings:
 
     @property
     def peer(self) -> tuple[object, ...]:
-        """All settings that distinguish one connection from another."""
+        """Return all settings that distinguish one connection from another."""
         url = urlsplit(self.url)
         files = (self.certificate, self.client_certificate, self.client_key)
         return (url.scheme, url.netloc, self.gzip, *files)
 
     @property
     def is_loopback(self) -> bool:
-        """True if the endpoint is this machine: no proxy, and compression gains nothing."""
+        """Return whether the endpoint is this machine: no proxy, and compression gains nothing."""
         return _is_loopback(self.url)
 
 
 class GpuOptions(TypedDict, total=False):
-    """Options that ``init(gpu=...)`` accepts instead of ``True``: as in ``GpuSettings``."""
+    """Options that ``init(gpu=...)`` accepts instead of ``True``; see ``GpuSettings``."""
 
     roles: Sequence[str]
     interval_s: float
@@ -274,12 +245,11 @@ class GpuSettings:
     """Milliseconds between two samples of a device; the argument is in seconds."""
 
     def are_for(self, role: str) -> bool:
-        """Report whether a worker of ``role`` samples."""
         return self.enabled and (not self.roles or role in self.roles)
 
 
 class MfuOptions(TypedDict, total=False):
-    """Options of ``init(mfu=...)``: as in ``MfuSettings``."""
+    """Options of ``init(mfu=...)``; see ``MfuSettings``."""
 
     model_flops_per_token: float
     peak_flops_per_s: float
@@ -288,7 +258,7 @@ class MfuOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class MfuSettings:
-    """Known inputs of the MFU."""
+    """Inputs of the MFU (model FLOPs utilisation) that are known beforehand."""
 
     model_flops_per_token: float | None = setting(
         "OTEL_RL_MODEL_FLOPS_PER_TOKEN", optional(_POSITIVE), otherwise="no [MFU](gpus.md#mfu)"
@@ -303,13 +273,12 @@ class MfuSettings:
 
     @property
     def is_known(self) -> bool:
-        """Report whether steps have an MFU."""
         return self.model_flops_per_token is not None and self.peak_flops_per_s is not None
 
     def utilization(self, tokens: float, duration_s: float) -> float | None:
         """Return the model FLOPs utilisation of a step that trained on ``tokens``; None if unknown.
 
-        tokens * FLOPs per token / (duration * devices * peak)
+        It is tokens * FLOPs per token / (duration * devices * peak).
         """
         flops_per_token, peak = self.model_flops_per_token, self.peak_flops_per_s
         if flops_per_token is None or peak is None or duration_s <= 0:
@@ -319,7 +288,7 @@ class MfuSettings:
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """Reports of the host."""
+    """Settings of reports about the host."""
 
     enabled: bool = setting("OTEL_RL_HOST", SWITCH, "on")
     """`on` sends [reports of the host](gpus.md#host)."""
@@ -330,7 +299,7 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a worker."""
+    """All settings of a worker."""
 
     metrics: SignalSettings
     traces: SignalSettings
@@ -382,12 +351,12 @@ class Settings:
 
     @property
     def are_named(self) -> bool:
-        """True if every signal has an endpoint that a person has named."""
+        """Return whether a person has named an endpoint for every signal."""
         return self.metrics.is_named and self.traces.is_named and self.logs.is_named
 
     @property
     def inbox(self) -> InboxPlace | None:
-        """The inbox that signals without an endpoint use, if any does."""
+        """Return the inbox that signals without an endpoint use, if any does."""
         return self.metrics.inbox or self.logs.inbox or self.traces.inbox
 
 
@@ -424,6 +393,8 @@ class Surroundings:
     """`share` joins the [run that the program makes](wandb.md) in W&B; `hint` offers it."""
     log_level: str = setting("OTEL_RL_LOG_LEVEL", TEXT, "WARNING")
     """What commands of `otel-rl` log: `DEBUG`, `INFO`, `WARNING`."""
+    log_format: str = setting("OTEL_RL_LOG_FORMAT", TEXT, "text")
+    """How commands of `otel-rl` log: `text`, or `json` with one line for each record."""
 
 
 GROUPS: Final = (
@@ -455,7 +426,8 @@ def read_settings(
     """Read the environment; arguments of ``init`` take precedence.
 
     Raises:
-        ConfigError: Names the wrong setting, or the file that cannot be read, and the remedy.
+        ConfigError: A setting is wrong, or a file cannot be read. The error names it, and the
+            remedy.
     """
     if endpoint is not None and not isinstance(endpoint, str):
         raise ConfigError(
@@ -489,7 +461,6 @@ def read_config(environ: Mapping[str, str]) -> Mapping[str, object]:
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
-    """Report whether ``OTEL_SDK_DISABLED`` is set."""
     disabled: bool = settings_in(Settings)["disabled"].read(environ)
     return disabled
 
@@ -532,7 +503,7 @@ def _check_file(path: str, variable: str) -> None:
 def _url(
     signal: Signal, environ: Mapping[str, str], endpoint: str | None, found: Mapping[str, object]
 ) -> str:
-    """Return where a signal goes; without a scheme, gRPC is as secure as ``insecure`` says."""
+    """Return a signal's URL; without a scheme, gRPC is as secure as ``insecure`` says."""
     is_grpc = found["protocol"] is Protocol.GRPC
     url, where = settings_in(SignalSettings)["url"].find(environ, signal)
     is_base = endpoint is not None or where == ENDPOINT
@@ -564,7 +535,7 @@ def exporters_of(environ: Mapping[str, str], signal: Signal) -> tuple[str, ...]:
 
 
 def _is_for_otlp(exporters: tuple[str, ...]) -> bool:
-    """Report whether OTLP is among the exporters, also under a name with its protocol."""
+    """Return whether OTLP is among the exporters, also under a name with its protocol."""
     return not exporters or any(name.startswith("otlp") for name in exporters)
 
 
@@ -579,7 +550,7 @@ _NOT_SENT: Final = {
 def exporters_beside_otlp(environ: Mapping[str, str], *, with_none: bool = False) -> Iterator[str]:
     """Yield a line for each signal whose variable names exporters without OTLP.
 
-    An explicit ``none`` has a line only ``with_none``.
+    An explicit ``none`` gets a line only ``with_none``.
     """
     for signal in Signal:
         exporters = exporters_of(environ, signal)

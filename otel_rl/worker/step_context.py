@@ -1,7 +1,8 @@
-"""The training step in the OpenTelemetry Context: what is recorded inside of a step belongs to it.
+"""The training step in the OpenTelemetry Context, for everything recorded inside a step.
 
-Stands for the context-scoped attributes of OTEP 4931, which no SDK has yet (ADR 26). A measurement
-keeps its context and its time, so that its step is looked up on the exporter's thread.
+The step in the Context stands for the context-scoped attributes of OTEP 4931, which no SDK has yet
+(ADR 26). A measurement keeps its context and its time, so that its step is looked up on the
+exporter's thread.
 """
 
 import os
@@ -13,16 +14,6 @@ from opentelemetry.context import Context, create_key, get_current, get_value, s
 from opentelemetry.sdk.trace import Span, SpanProcessor
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION
-
-__all__ = [
-    "OPEN",
-    "StepOnSpans",
-    "StepScope",
-    "current_step",
-    "in_step",
-    "out_of_steps",
-    "scope_in",
-]
 
 _KEY: Final = create_key("otel_rl.step")
 
@@ -60,7 +51,6 @@ def _reached_at(at_ns: int, scope: StepScope | None) -> StepScope | None:
 
 
 def in_step(context: Context, scope: StepScope) -> Context:
-    """Return ``context`` with the step."""
     return set_value(_KEY, scope, context)
 
 
@@ -71,7 +61,7 @@ def out_of_steps() -> Context | None:
 
 
 def scope_in(context: Context | None) -> StepScope | None:
-    """Return the innermost block that ``context`` was made in, ended or not."""
+    """Return the innermost block, ended or not, in which ``context`` was made."""
     scope = get_value(_KEY, context) if context else None
     return scope if isinstance(scope, StepScope) else None
 
@@ -86,7 +76,7 @@ class StepOnSpans(SpanProcessor):
     """Gives each span that starts in a step, of any library, the step's number."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """See ``SpanProcessor``. An attribute of the span's own stays."""
+        """See ``SpanProcessor``. A step attribute that the span has already stays."""
         scope = scope_in(get_current() if parent_context is None else parent_context)
         if scope is None or RL_LOOP_ITERATION in (span.attributes or ()):
             return

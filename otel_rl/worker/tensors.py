@@ -1,11 +1,11 @@
-"""Converts numbers of training code: Python's, numpy's, tensors on a device.
+"""Converts numbers of training code: those of Python, of numpy, and tensors on a device.
 
 ``hold`` runs on the training thread and never waits for a device. ``number`` waits; the exporter
 thread asks ``is_ready`` first, so that a device that hangs does not silence the worker.
 
 By default the capture of a CUDA graph fails if any other thread of the process asks whether an
 event has happened. So the training thread asks for nothing, and the exporter's thread tells the
-driver that it asks for nothing of the capture. Nothing here loads torch.
+driver that its calls do not concern the capture. This module does not load torch.
 """
 
 import operator
@@ -17,20 +17,6 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import Any, Final, Protocol, SupportsIndex, runtime_checkable
 
-__all__ = [
-    "PLAIN",
-    "Deferred",
-    "NotANumber",
-    "as_step",
-    "hold",
-    "hold_each",
-    "is_cuda_in_use",
-    "keep_for_ever",
-    "leave_captures_alone",
-    "number",
-    "torch_cuda",
-]
-
 PLAIN: Final = frozenset({float, int, bool})
 """Immutable types, which need no ``hold``."""
 
@@ -38,7 +24,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class NotANumber:
-    """Stands in the buffer for a value that is not a number, and keeps only its description."""
+    """Stands in the buffer for a value that is not a number, of which it keeps a description."""
 
     __slots__ = ("description",)
 
@@ -66,14 +52,14 @@ class _JaxArray(Protocol):
 
 
 class Deferred(ABC):
-    """Number that a device has yet to compute."""
+    """A number that a device has yet to compute."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def is_ready(self) -> bool:
-        """Report whether ``read`` does not wait."""
+        """Return whether ``read`` would not wait."""
 
     @abstractmethod
     def read(self) -> object:
@@ -81,7 +67,7 @@ class Deferred(ABC):
 
 
 class _OnDevice(Deferred):
-    """Copy of a tensor on its way to the host, and the event that the device reaches behind it."""
+    """Copy of a tensor on its way to the host, with the event that follows it on the device."""
 
     __slots__ = ("_event", "_tensor")
 
@@ -99,8 +85,6 @@ class _OnDevice(Deferred):
 
 
 class _Element(Deferred):
-    """One element of a vector on its way to the host."""
-
     __slots__ = ("_place", "_vector")
 
     def __init__(self, vector: Deferred, place: int) -> None:
@@ -117,7 +101,7 @@ class _Element(Deferred):
 
 
 class _Dispatched(Deferred):
-    """Array of JAX, which its device computes in the background."""
+    """An array of JAX that its device computes in the background."""
 
     __slots__ = ("_array",)
 
@@ -135,8 +119,8 @@ class _Dispatched(Deferred):
 def hold(value: object) -> object:
     """Return an object that ``number`` reads as the present value, whatever changes later.
 
-    Copies single elements only, and enqueues the copy of a device without waiting for it: then it
-    is a ``Deferred``. Never raises.
+    Only single elements are copied. The copy from a device is enqueued without waiting: the result
+    is then a ``Deferred``. Never raises.
     """
     if type(value) in PLAIN or value is None:
         return value
@@ -149,7 +133,7 @@ def hold(value: object) -> object:
 
 
 def hold_each(vector: Any, count: int) -> Sequence[object]:
-    """Return ``hold`` of each of ``count`` elements of a torch vector, by one copy of it."""
+    """Return ``hold`` of each of ``count`` elements of a torch vector, with a single copy."""
     held: Any = _copy_of_tensor(vector, vector.detach())
     if isinstance(held, NotANumber):
         return [held] * count
@@ -172,7 +156,8 @@ def _copy(value: object) -> object:
 def _copy_of_tensor(tensor: object, detached: _Tensor) -> object:
     """Copy a tensor to the host within its own stream.
 
-    Read later, by another thread, it would queue behind all work that the device has by then.
+    If another thread read the tensor later, the copy would queue behind all work that the device
+    has by then.
     """
     cuda = torch_cuda()
     if cuda is None or not getattr(tensor, "is_cuda", False):
@@ -188,7 +173,7 @@ def _copy_of_tensor(tensor: object, detached: _Tensor) -> object:
 
 
 def number(held: object) -> float | NotANumber:
-    """Read the result of ``hold``, and wait for its device. Integers of 64 bits stay integers."""
+    """Read the result of ``hold``, and wait for its device. 64-bit integers stay integers."""
     if isinstance(held, float) and type(held) is float:
         return held
     if isinstance(held, NotANumber):
@@ -208,10 +193,10 @@ _keepers: Final[list[Thread]] = []
 
 
 def keep_for_ever(held: Sequence[object]) -> None:
-    """Never free held values, in a forked child, not even as its interpreter ends.
+    """Never free held values in a forked child, not even when its interpreter ends.
 
-    To free their pinned memory torch records an event on the device, which fails in a child, and
-    ends the process.
+    To free pinned memory torch records an event on the device, which fails in a child, and ends the
+    process.
     """
     _kept.extend(held)
     if _kept and not any(keeper.is_alive() for keeper in _keepers):
@@ -276,14 +261,14 @@ def torch_cuda() -> Any | None:
 
 
 def is_cuda_in_use() -> bool:
-    """Report whether the process has queued work on a device."""
+    """Return whether the process has queued work on a device."""
     # A thread may be importing torch.
     is_initialized = getattr(torch_cuda(), "is_initialized", None)
     return is_initialized is not None and bool(is_initialized())
 
 
 def leave_captures_alone() -> None:
-    """Make calls of this thread invisible to captures of others. Call it in own threads only.
+    """Make this thread's calls invisible to captures of others; for otel_rl's own threads only.
 
     Idempotent; does nothing until the process uses CUDA.
     """

@@ -1,4 +1,4 @@
-"""A setting in the environment: its variable, the kind of its value and its default. Pure."""
+"""A setting in the environment: its variable, the kind of its value, and its default. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -8,21 +8,6 @@ from typing import Any, Final, Generic, TypeVar
 from otel_rl.errors import ConfigError
 from otel_rl.signals import Signal
 
-__all__ = [
-    "PATH",
-    "SWITCH",
-    "TEXT",
-    "TRUE",
-    "Kind",
-    "Setting",
-    "number",
-    "optional",
-    "setting",
-    "settings_in",
-    "word",
-    "words",
-]
-
 _CORRECT: Final = "Correct or unset it."
 
 _T = TypeVar("_T")
@@ -30,12 +15,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[_T]):
-    """Kind of value.
+    """Kind of a setting's value.
 
     Attributes:
         must: What the text of a variable must be, for the error.
         cast: Returns the value of a text; raises ``ValueError`` or ``LookupError``.
-        hint: The way out of the error.
+        hint: Remedy for the error.
     """
 
     must: str
@@ -46,7 +31,7 @@ class Kind(Generic[_T]):
         """Return the value of an argument, which must be a number.
 
         Raises:
-            ConfigError: Names the argument, its value and the remedy.
+            ConfigError: The value is wrong. The error names the argument, its value and the remedy.
         """
         try:
             if isinstance(value, bool) or not isinstance(value, int | float):
@@ -60,18 +45,16 @@ class Kind(Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[_T]):
-    """An entry of the table.
+    """An entry of the table of settings.
 
     Attributes:
-        variable: Its name.
-        kind: What its value is.
-        default: The text that holds without it.
-        otherwise: What holds without it, in words, where ``default`` does not tell.
-        argument: That of ``init``, or an option within; it takes precedence.
+        default: Text that holds if the variable is not set.
+        otherwise: What holds without the variable, in words, where ``default`` does not tell.
+        argument: Argument of ``init``, or an option within one, which takes precedence.
         attribute: The resource attribute with the same meaning.
-        is_internal: One process of otel_rl sets it for another one.
+        is_internal: Whether one process of otel_rl sets the variable for another one.
         run: The value that ``otel-rl run`` sets if the user sets none; None removes the user's.
-        is_replaced: ``otel-rl run`` replaces the user's value.
+        is_replaced: Whether ``otel-rl run`` replaces the user's value.
     """
 
     variable: str
@@ -85,7 +68,7 @@ class Setting(Generic[_T]):
     is_replaced: bool = False
 
     def find(self, environ: Mapping[str, str], signal: Signal | None = None) -> tuple[str, str]:
-        """Return text and name of the signal's own variable, else of the common one."""
+        """Return text and name of the signal's own variable, else of the common variable."""
         own = self.variable.replace("_OTLP_", f"_OTLP_{signal.upper()}_" if signal else "_OTLP_")
         for name in (own, self.variable):
             if text := environ.get(name, "").strip():
@@ -96,7 +79,7 @@ class Setting(Generic[_T]):
         """Return the value in an environment, or the default.
 
         Raises:
-            ConfigError: Names the variable, its value and the remedy.
+            ConfigError: The value is wrong. The error names the variable, its value and the remedy.
         """
         text, name = self.find(environ, signal)
         try:
@@ -108,12 +91,11 @@ class Setting(Generic[_T]):
 
 
 def settings_in(group: type) -> dict[str, Setting[Any]]:
-    """Return the entries of a class of the table, by field."""
     return {one.name: one.metadata["setting"] for one in fields(group) if one.metadata}
 
 
 def setting(variable: str, kind: Kind[_T], default: str = "", **more: Any) -> _T:
-    """Return a field of a class of the table, which has a value of the kind."""
+    """Return a field for a class of the table, whose value is of the given kind."""
     compares = more.pop("compares", True)
     entry = Setting(variable, kind, default, **more)
     made: _T = field(
@@ -137,18 +119,15 @@ def number(
 
 
 def word(words: Mapping[str, _T], hint: str = _CORRECT) -> Kind[_T]:
-    """Return the kind of a value that is named by a word."""
     must = " or ".join(", ".join(words).rsplit(", ", 1))
     return Kind(must, lambda text: words[text.lower()], hint)
 
 
 def optional(kind: Kind[_T]) -> Kind[_T | None]:
-    """Return the kind of a value that is None without a text."""
     return Kind(kind.must, lambda text: kind.cast(text) if text else None, kind.hint)
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Return the words of a list with commas."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 

@@ -188,6 +188,7 @@ def check(program: str, *arguments: str) -> None:
         case _:
             assert program in {
                 "docker",
+                "export",
                 "git",
                 "mkdir",
                 "opentelemetry-instrument",

@@ -20,7 +20,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.receive.tokens import TeamSettings
 from tests.support import waiting
 from tests.support.http2 import EXPORT, RawClient
 from tests.support.otlp_requests import Receiver, grpc_receiver, metrics_request
@@ -71,13 +71,11 @@ def test_headers_without_messages_keep_no_stock_exporter_from_its_deadline(
 
 
 def test_a_flood_without_a_token_takes_no_place() -> None:
-    entry = TokenSettings(
+    entry = TeamSettings(
         name="team", experiments=("*",), sha256=(sha256(TOKEN.encode()).hexdigest(),)
     )
     with (
-        grpc_receiver(
-            ReceiveLimits(max_concurrent_requests=1), auth=AuthSettings(tokens=(entry,))
-        ) as receiver,
+        grpc_receiver(ReceiveLimits(max_concurrent_requests=1), auth=(entry,)) as receiver,
         ExitStack() as stack,
         grpc.insecure_channel(receiver.server.address) as channel,
     ):

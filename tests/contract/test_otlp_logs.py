@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.receive.tokens import TeamSettings
 from otel_rl.signals import Signal
 from tests.support import plain_http
 from tests.support.otlp_door import PROTOCOLS, Door, Refused, door_of
@@ -35,12 +35,8 @@ from tests.support.otlp_requests import (
 JSON = {"content-type": "application/json"}
 PATH = "/v1/logs"
 TOKEN = "team-" + "a" * 32
-AUTH = AuthSettings(
-    tokens=(
-        TokenSettings(
-            name="team", experiments=("x",), sha256=(sha256(TOKEN.encode()).hexdigest(),)
-        ),
-    )
+AUTH = (
+    TeamSettings(name="team", experiments=("x",), sha256=(sha256(TOKEN.encode()).hexdigest(),)),
 )
 EVENT = logs_request().SerializeToString()
 
@@ -145,7 +141,7 @@ def test_20_a_token_writes_events_of_its_experiments_only(protocol: str) -> None
         request.MergeFrom(logs_request(plain_record(), resource={"rl.experiment.name": "theirs"}))
         partial = partial_of(door, request, token=TOKEN)
         assert partial.rejected_log_records == 1
-        assert "Token team may not write experiment 'theirs'" in partial.error_message
+        assert "Team team may not write experiment 'theirs'" in partial.error_message
         assert [batch.experiment.experiment for batch in door.receiver.journal.batches] == ["x"]
         assert door.receiver.counts()["logs.refused", "not_allowed"] == 1
 

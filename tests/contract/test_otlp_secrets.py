@@ -59,7 +59,7 @@ def config(directory: Path) -> Path:
         tracker.name = "wandb"
         tracker.options.mode = "offline"
 
-        [[auth.tokens]]
+        [[team]]
         name = "team"
         experiments = ["x"]
         file = "{secrets}/tokens"
@@ -163,7 +163,7 @@ def test_no_error_about_the_settings_repeats_what_may_be_a_token(
     tmp_path: Path, mistake: str
 ) -> None:
     file = tmp_path / "bridge.toml"
-    file.write_text(f'[[auth.tokens]]\nname = "x"\nexperiments = ["x"]\n{mistake}\n')
+    file.write_text(f'[[team]]\nname = "x"\nexperiments = ["x"]\n{mistake}\n')
     with pytest.raises(ConfigError) as caught:
         load_settings(file)
     assert TOKEN not in str(caught.value)
@@ -185,12 +185,12 @@ def test_tokens_of_the_environment_are_digests_or_files_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = f'[{{"name": "x", "experiments": ["x"], "sha256": ["{TOKEN}"]}}]'
-    monkeypatch.setenv("OTEL_RL_BRIDGE__AUTH__TOKENS", tokens)
+    monkeypatch.setenv("OTEL_RL_BRIDGE__TEAM", tokens)
     with pytest.raises(ConfigError) as caught:
         load_settings()
     assert TOKEN not in str(caught.value)
-    monkeypatch.setenv("OTEL_RL_BRIDGE__AUTH__TOKENS", tokens.replace(TOKEN, "a" * 64))
-    (token,) = load_settings().auth.tokens
+    monkeypatch.setenv("OTEL_RL_BRIDGE__TEAM", tokens.replace(TOKEN, "a" * 64))
+    (token,) = load_settings().team
     assert token.sha256 == ("a" * 64,)
 
 
@@ -212,7 +212,7 @@ SECRET = "5ec2e7" * 8
         f'journal.url = "mysql://user:{SECRET}@host"',
         f'tracker = {{options = ["{SECRET}"]}}',
         f'tracker = {{nmae = "x", options = {{api_key = "{SECRET}"}}}}',
-        f'[[auth.tokens]]\nname = "x"\nexperiments = ["x"]\nfile = "{SECRET}"',
+        f'[[team]]\nname = "x"\nexperiments = ["x"]\nfile = "{SECRET}"',
     ],
 )
 @pytest.mark.parametrize("command", ["doctor", "bridge"])
@@ -257,7 +257,7 @@ def test_the_key_reaches_no_writer_that_needs_none(mode: str) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("name", "setting"), [("tls/server.key", "tls.key"), ("tokens", "auth.tokens.0.file")]
+    ("name", "setting"), [("tls/server.key", "tls.key"), ("tokens", "team.0.file")]
 )
 def test_a_bridge_does_not_start_with_a_secret_that_everybody_can_read(
     tmp_path: Path, name: str, setting: str

@@ -29,7 +29,7 @@ from opentelemetry.sdk.resources import Resource
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.tls import Tls
-from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.receive.tokens import TeamSettings
 from otel_rl.errors import ConfigError
 from otel_rl.worker.export.sender import open_transport
 from otel_rl.worker.export.transport import Outcome
@@ -48,14 +48,12 @@ from tests.support.tls_files import tls_files, tls_settings
 PROTOBUF = {"content-type": "application/x-protobuf"}
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 OLD, NEW, STRANGE = "old-" + "a" * 32, "new-" + "b" * 32, "strange-" + "c" * 32
-AUTH = AuthSettings(
-    tokens=(
-        TokenSettings(
-            name="team",
-            experiments=("x", "team-*"),
-            sha256=tuple(sha256(token.encode()).hexdigest() for token in (OLD, NEW)),
-        ),
-    )
+AUTH = (
+    TeamSettings(
+        name="team",
+        experiments=("x", "team-*"),
+        sha256=tuple(sha256(token.encode()).hexdigest() for token in (OLD, NEW)),
+    ),
 )
 GAUGE = metrics_request().SerializeToString()
 
@@ -206,7 +204,7 @@ def test_23_an_experiment_of_others_is_refused_and_the_rest_is_taken(
     partial = send(guarded, body, bearer(NEW)).partial_success
     assert partial.rejected_data_points == 1
     assert "not_allowed" in partial.error_message
-    assert "Token team may not write experiment 'theirs'" in partial.error_message
+    assert "Team team may not write experiment 'theirs'" in partial.error_message
     written = [batch.experiment.experiment for batch in guarded.journal.take()]
     assert written == ["x", "team-7"]
     assert guarded.counts()["points.refused", "not_allowed"] == before + 1
@@ -331,7 +329,7 @@ def test_the_log_names_a_token_that_may_not_write_an_experiment(
         for _ in range(3):
             send_http(receiver, requests_of("theirs").SerializeToString(), bearer(OLD))
     (line,) = [message for message in caplog.messages if "theirs" in message]
-    assert "Token team may not write experiment 'theirs'" in line
+    assert "Team team may not write experiment 'theirs'" in line
 
 
 def test_https_is_served_and_http_is_not(tls_http: Receiver, files: Path) -> None:

@@ -38,7 +38,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource as SdkResource
 
 from otel_rl.bridge.otlp.decode import decode
-from otel_rl.bridge.rows.dedup.dedup_log import DedupLog, DedupMemory
+from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
 from otel_rl.bridge.rows.messages import DROPPED, FOLDED, OVERFLOWED, SHARED
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -668,22 +668,6 @@ def test_look_alikes_from_a_stock_sdk_are_series_of_their_own() -> None:
         run.take(worker.export())
     run.end()
     assert run.last("trainer/tokens/1") == 15
-
-
-def test_a_delta_that_an_older_bridge_has_stored_counts_once_when_it_comes_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Before format 12 it was remembered by its time only."""
-    run, logs = StockRun(), list[DedupLog]()
-    tokens = counter("tokens", 1, 2, 10)
-    tokens.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
-    take_time = DedupMemory.take_time
-    with monkeypatch.context() as older:
-        older.setattr(DedupMemory, "take_time", lambda log, *point: take_time(log, *point[:2]))
-        run.take(request(tokens))
-        run.restart(logs)
-    run.take(request(tokens))
-    assert run.end().last("trainer/tokens") == 10
 
 
 def level(name: str, time_s: float, value: int) -> Metric:

@@ -11,17 +11,15 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.receive.tokens import TeamSettings
 from tests.support import plain_http
 from tests.support.http2 import EXPORT
 from tests.support.otlp_requests import grpc_receiver, http_receiver, metrics_request
 
 TOKENS = {name: f"token-of-{name}-sixteen-characters" for name in ("greedy", "victim")}
-AUTH = AuthSettings(
-    tokens=tuple(
-        TokenSettings(name=name, experiments=("*",), sha256=(sha256(token.encode()).hexdigest(),))
-        for name, token in TOKENS.items()
-    )
+AUTH = tuple(
+    TeamSettings(name=name, experiments=("*",), sha256=(sha256(token.encode()).hexdigest(),))
+    for name, token in TOKENS.items()
 )
 
 

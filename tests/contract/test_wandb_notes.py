@@ -10,6 +10,7 @@ from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.records import Description, ExperimentKey, Row
 from otel_rl.run_id import run_id
+from tests.support.slow import slow_after
 from tests.support.waiting import wait_until
 from tests.support.wandb_server import WandbServer
 
@@ -48,8 +49,12 @@ def test_a_run_has_the_notes_of_its_program_and_where_its_journal_is(
     assert f"page: otel-rl view {tmp_path}" in notes
 
 
-@pytest.mark.parametrize("edited", ["mine", ""], ids=["edited", "emptied"])
-@pytest.mark.parametrize("variable", ["", "of the environment"])
+@pytest.mark.parametrize(
+    ("edited", "variable"),
+    slow_after(
+        2, [("mine", ""), ("", "of the environment"), ("mine", "of the environment"), ("", "")]
+    ),
+)
 def test_an_edit_stays_whatever_the_run_reports_afterwards(
     tmp_path: Path,
     server: WandbServer,

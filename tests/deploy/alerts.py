@@ -7,18 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from otel_rl.bridge.counters import Counter, Gauge
-
-__all__ = [
-    "ALERTS",
-    "CASES",
-    "alerts",
-    "metrics_in",
-    "metrics_of_bridges",
-    "metrics_of_collectors",
-    "named",
-    "recorded",
-]
+from otel_rl.bridge.counters import Counter, Delay, Gauge
 
 ALERTS: Final = Path(__file__).parents[2] / "deploy" / "alerts.yaml"
 CASES: Final = Path(__file__).with_name("alerts_test.yaml")
@@ -65,9 +54,9 @@ def metrics_of_collectors() -> frozenset[str]:
 def metrics_of_bridges() -> frozenset[str]:
     """All that a bridge has, as Prometheus calls them when it gets them by OTLP.
 
-    Dots become underscores, a unit of bytes is spelled out, one in braces is left out, and a
-    counter ends in ``_total``.
+    Dots become underscores, a unit of bytes or seconds is spelled out, one in braces is left out,
+    and a counter ends in ``_total``.
     """
     counters = {f"{counter.replace('.', '_')}_total" for counter in Counter}
     gauges = {f"{gauge.replace('.', '_')}{_UNITS.get(gauge.unit, '')}" for gauge in Gauge}
-    return frozenset(counters | gauges)
+    return frozenset(counters | gauges | {f"{delay.replace('.', '_')}_seconds" for delay in Delay})

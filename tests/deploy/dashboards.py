@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from tests.deploy.alerts import metrics_in
 
-__all__ = ["GRAFANA", "dashboards", "metrics_of", "panels", "queries"]
-
 GRAFANA: Final = Path(__file__).parents[2] / "deploy" / "grafana"
 
 _VARIABLES: Final = {"$__rate_interval": "5m", "$instance": ".*", "$experiment": ".+"}

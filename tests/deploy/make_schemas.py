@@ -1,8 +1,9 @@
-"""``python -m tests.deploy.make_schemas DEFINITIONS``: cut Kubernetes' schemas down to what we use.
+"""``python -m tests.deploy.make_schemas DEFINITIONS RESOURCES``: cut schemas down to our kinds.
 
 DEFINITIONS is ``_definitions.json`` of a ``v1.NN.0-local-strict`` of the package
-kubernetes-validate, which has 70 MB of them. What is kept are the kinds below with all that they
-are made of; what it is called is left out.
+kubernetes-validate, which has 70 MB of them. RESOURCES is ``example/prometheus-operator-crd`` of
+the Go module github.com/prometheus-operator/prometheus-operator. What is kept are the kinds below
+with all that they are made of; what it is called is left out.
 """
 
 import json
@@ -10,17 +11,23 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import yaml
+
 SCHEMAS: Final = Path(__file__).with_name("kubernetes.json")
 
 KINDS: Final = {
     "v1/ConfigMap": "io.k8s.api.core.v1.ConfigMap",
-    "v1/Namespace": "io.k8s.api.core.v1.Namespace",
     "v1/Service": "io.k8s.api.core.v1.Service",
     "apps/v1/DaemonSet": "io.k8s.api.apps.v1.DaemonSet",
+    "apps/v1/Deployment": "io.k8s.api.apps.v1.Deployment",
     "apps/v1/StatefulSet": "io.k8s.api.apps.v1.StatefulSet",
+    "networking.k8s.io/v1/Ingress": "io.k8s.api.networking.v1.Ingress",
     "networking.k8s.io/v1/NetworkPolicy": "io.k8s.api.networking.v1.NetworkPolicy",
+    "policy/v1/PodDisruptionBudget": "io.k8s.api.policy.v1.PodDisruptionBudget",
 }
 """The definition of each ``apiVersion/kind``."""
+
+OF_THE_OPERATOR: Final = ("podmonitors", "prometheusrules")
 
 _REFERENCE: Final = "#/$defs/"
 
@@ -45,9 +52,26 @@ def _reduced(value: object, found: set[str]) -> object:
     return reduced
 
 
-def main(definitions: Path) -> None:
+def _of_the_operator(resources: Path, kinds: dict[str, str]) -> dict[str, object]:
+    """The schemas of its kinds, which are added to ``kinds``."""
+    kept: dict[str, object] = {}
+    for plural in OF_THE_OPERATOR:
+        path = resources / f"monitoring.coreos.com_{plural}.yaml"
+        spec = yaml.safe_load(path.read_text(encoding="utf-8"))["spec"]
+        (version,) = spec["versions"]
+        schema = version["schema"]["openAPIV3Schema"]
+        schema["properties"]["metadata"] = {
+            "$ref": f"{_REFERENCE}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+        }
+        name = kinds[f"{spec['group']}/{version['name']}/{spec['names']['kind']}"] = plural
+        kept[name] = _reduced(schema, set())
+    return kept
+
+
+def main(definitions: Path, resources: Path) -> None:
     """Write ``SCHEMAS``."""
     everything = json.loads(definitions.read_text(encoding="utf-8"))["$defs"]
+    kinds = dict(KINDS)
     kept: dict[str, object] = {}
     wanted = set(KINDS.values())
     while wanted:
@@ -55,10 +79,13 @@ def main(definitions: Path) -> None:
         found: set[str] = set()
         kept[name] = _reduced(everything[name], found)
         wanted |= found - kept.keys()
-    schemas = {"made_of": definitions.parent.name, "kinds": KINDS, "$defs": kept}
+    kept |= _of_the_operator(resources, kinds)
+    schemas = {"made_of": definitions.parent.name, "kinds": kinds, "$defs": kept}
     text = json.dumps(schemas, separators=(",", ":"), sort_keys=True)
-    SCHEMAS.write_text(text.replace('"io.k8s', '\n"io.k8s') + "\n", encoding="utf-8")
+    for name in kept:
+        text = text.replace(f'"{name}":{{', f'\n"{name}":{{')
+    SCHEMAS.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,8 +1,17 @@
 """Every alert is about metrics that are there, has cases of its own, and says what it costs."""
 
+import re
+
 import yaml
 
-from tests.deploy.alerts import CASES, alerts, metrics_of_bridges, metrics_of_collectors, named
+from tests.deploy.alerts import (
+    ALERTS,
+    CASES,
+    alerts,
+    metrics_of_bridges,
+    metrics_of_collectors,
+    named,
+)
 
 FROM_ELSEWHERE = {
     "up",
@@ -33,3 +42,10 @@ def test_every_alert_says_how_bad_it_is_and_whether_anything_is_lost() -> None:
         assert labels["severity"] in {"critical", "warning", "info"}, name
         assert labels["effect"] in {"lost", "waits", "none"}, name
         assert alert["annotations"]["summary"].endswith("."), name
+
+
+def test_the_runbook_has_an_entry_for_every_alert() -> None:
+    page = (ALERTS.parents[1] / "docs" / "operations.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^#### (OtelRL\w+)\n\n(\S)", page, re.MULTILINE)
+    assert [name for name, _ in entries] == [*alerts()][: len(entries)]
+    assert len(entries) == len(alerts())

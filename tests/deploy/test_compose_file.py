@@ -73,7 +73,7 @@ def test_bridges_with_a_command_of_their_own_answer_the_probe_of_the_image() -> 
     assert "http://127.0.0.1:4339/healthz" in DOCKERFILE
     commands = [one["command"] for one in SERVICES.values() if "bridge" in one.get("command", ())]
     assert commands
-    assert all("127.0.0.1:4339" in command for command in commands)
+    assert all("0.0.0.0:4339" in command for command in commands)
 
 
 @pytest.mark.parametrize("name", ["bridge", "bridges"])

@@ -132,6 +132,7 @@ def test_compose_gives_grafana_and_prometheus_the_files_that_they_look_for() -> 
         for static in job["static_configs"]
         for target in static["targets"]
     }
-    assert targets == {"gateway:8889"}
+    assert targets == {"gateway:8889", "bridge:4339"}
+    assert '"--health", "0.0.0.0:4339"' in (ROOT / "Dockerfile").read_text()
     assert "127.0.0.1:8889:8889" in services["gateway"]["ports"]
     assert "--web.enable-otlp-receiver" in services["prometheus"]["command"]

@@ -12,8 +12,6 @@ from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Row, Signal, SpanRecord
 from tests.dialects.replay import requests
 
-__all__ = ["NOW_NS", "decoded", "keys", "spans", "totals"]
-
 NOW_NS = 1_800_000_000_000_000_000
 
 _MAX_OBJECTS = 100_000

@@ -112,6 +112,7 @@ def test_ranks_in_traces_of_their_own_are_one_run_with_a_straggler(tmp_path: Pat
     assert run.by_step("service/trainer/expected").popitem()[1] == 3
     assert {"trainer/loss", "trainer/grad/norm", "critical_path/trainer/train"} <= run.keys
     assert not [key for key in run.keys if "megatron.train.iteration" in key]
+    assert run.diagnosis["causes"], run.diagnosis
     first = run.diagnosis["causes"][0]
     assert (first["kind"], first["phase"]) == ("straggler", "train")
     assert "trainer/1" in json.dumps(first)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.semconv import aliases
-from otel_rl.semconv.foreign_spans import meaning_of, step_keys
+from otel_rl.semconv.foreign import meaning_of, step_keys
 from tests.lab.frameworks.sources import SOURCES
 
 _SPAN = re.compile(r'start_as_current_span\(\s*"([^"]+)"')

@@ -25,8 +25,6 @@ from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, Signal
 from tests.disk.model import batch, key, row
 
-__all__ = ["drain_of"]
-
 # A write-ahead log of a few pages goes into the database all the time, not once in 4 MB.
 _CHECKPOINT_PAGES = 12
 

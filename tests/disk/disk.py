@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Event", "read_log", "rebuild"]
-
 _HEADER = struct.Struct("<B7xQQQQ")
 
 

@@ -9,8 +9,6 @@ from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 
-__all__ = ["RUNS", "Content", "Run", "batch", "content_of", "key", "row"]
-
 RUNS = ("a", "b")
 """Names of the experiments that share a journal."""
 

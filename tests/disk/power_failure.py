@@ -10,8 +10,6 @@ from otel_rl.bridge.journal.sqlite import SqliteJournal
 from tests.disk.disk import rebuild
 from tests.disk.recorder import Json, Recorder
 
-__all__ = ["Life"]
-
 
 @dataclass(slots=True)
 class Life:

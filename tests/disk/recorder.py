@@ -11,8 +11,6 @@ from typing import Self
 
 from tests.disk.disk import Event, read_log
 
-__all__ = ["Recorder", "compiler"]
-
 _SOURCE = Path(__file__).with_name("recorder.c")
 
 _EXIT_TIMEOUT_S = 60.0

@@ -13,8 +13,6 @@ from tests.faults.outcome import Timeline
 from tests.faults.plan import Plan, plan_of
 from tests.faults.striker import Stage
 
-__all__ = ["Aimed", "aimed_plan"]
-
 _TIMEOUT_S = 240.0
 _SOME_MARKS = 100  # of some twenty requests
 _SOME_REPEATS = 10

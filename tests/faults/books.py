@@ -18,8 +18,6 @@ import duckdb
 
 from tests.faults.reading import Count, Mark, Reading
 
-__all__ = ["Books", "History", "Verdict"]
-
 _SHOWN = 5  # of each kind of problem, so that a report can be read
 
 History = Sequence[Mapping[str, float]]

@@ -13,8 +13,6 @@ from tests.faults.scenario import STOP_TIMEOUT_S, run_scenario
 from tests.layers.bridges import BridgeWithout, load
 from tests.support.wandb_server import WandbServer
 
-__all__ = ["Crew"]
-
 
 class Crew:
     """Any thread may call ``run``.

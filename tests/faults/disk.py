@@ -5,8 +5,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["SmallDisk", "small_disk"]
-
 _SIZE_MIB = 64
 _BLOCK = bytes(1 << 20)
 _GRAIN = bytes(1 << 12)

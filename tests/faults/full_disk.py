@@ -36,8 +36,6 @@ from tests.support.otlp_requests import key_values, metrics_request
 from tests.support.wandb_offline import read_offline_run, run_directories
 from tests.support.wandb_server import WandbServer
 
-__all__ = ["TRACKERS", "Life", "Story", "run_story"]
-
 TRACKERS = ("wandb", "jsonl")
 """Those that write files."""
 

@@ -34,8 +34,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from tests.faults.books import Books
 from tests.faults.reading import read
 
-__all__ = ["Addresses", "Fate", "Gateway"]
-
 _TIMEOUT_S = 20.0
 _RETRYABLE = {429, 502, 503, 504}
 _RETRYABLE_CODES = {

@@ -17,8 +17,6 @@ from tests.faults.gateway import Addresses
 from tests.faults.plan import WorkerPlan
 from tests.support.strays import processes_with
 
-__all__ = ["MARK", "BridgeKeeper", "WorkerKeeper", "kill", "wait_for"]
-
 MARK = "FAULTS_SCENARIO"
 """A variable that every process of a scenario inherits, by which it is found."""
 

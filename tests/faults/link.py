@@ -7,8 +7,6 @@ import threading
 from enum import StrEnum
 from typing import Self
 
-__all__ = ["Link", "Trouble"]
-
 _CHUNK = 1 << 16
 _LOOK_S = 0.05
 
@@ -73,6 +71,10 @@ class Link:
             self._ended = True
         self.suffer(Trouble.REFUSED)
         self._placeholder.close()
+
+    def lead_to(self, target: int) -> None:
+        """From now on, new connections go to this port, as those to a Service whose pod changes."""
+        self._target = target
 
     def suffer(self, trouble: Trouble) -> None:
         """From now on, this is wrong."""

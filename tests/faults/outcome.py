@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from tests.faults.books import Verdict
 
-__all__ = ["Outcome", "Timeline"]
-
 _SHOWN_LINES = 100
 
 

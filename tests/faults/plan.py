@@ -7,8 +7,6 @@ from enum import StrEnum
 
 from tests.faults.senders import SenderPlan
 
-__all__ = ["KILLS", "Event", "Fault", "Plan", "WorkerPlan", "plan_of"]
-
 
 class Fault(StrEnum):
     """What strikes.

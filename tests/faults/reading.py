@@ -19,8 +19,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     NumberDataPoint,
 )
 
-__all__ = ["Count", "Mark", "Reading", "read"]
-
 _STEP = "rl.loop.iteration"
 
 

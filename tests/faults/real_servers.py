@@ -36,8 +36,6 @@ from tests.support.strays import processes_with
 from tests.trackers.places import mlflow_values, trackio_query
 from tests.trackers.programs import MlflowServer, TrackerServer, TrackioServer
 
-__all__ = ["RealStory", "run_real_servers"]
-
 _KEY = ExperimentKey("faults", "real")
 _START_S = 120.0
 _CALM_S = 300.0

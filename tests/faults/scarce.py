@@ -8,8 +8,6 @@ from typing import Protocol
 
 from tests.faults.disk import small_disk
 
-__all__ = ["SCARCE", "Scarce", "scarce"]
-
 _SHIM = Path(__file__).with_name("shim")
 _REPOSITORY = Path(__file__).parents[2]
 

@@ -34,8 +34,6 @@ from tests.process.commands import clean_environment
 from tests.support.strays import processes_with
 from tests.support.wandb_server import WandbServer
 
-__all__ = ["STOP_TIMEOUT_S", "run_scenario"]
-
 STOP_TIMEOUT_S = 120.0
 """How long a bridge may deliver rows when it is told to end. A quiet machine takes seconds."""
 

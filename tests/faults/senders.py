@@ -35,8 +35,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 
 from tests.support.otlp_requests import key_values, metrics_request
 
-__all__ = ["Sender", "SenderPlan"]
-
 _IDS_PER_SENDER = 1_000_000_000  # a double holds a million times as much exactly
 _TIMEOUT_S = 20.0
 _RETRY_S = 0.1

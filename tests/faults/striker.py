@@ -14,8 +14,6 @@ from tests.faults.plan import KILLS, Event, Fault, Plan
 from tests.faults.senders import Sender
 from tests.support.wandb_server import WandbServer
 
-__all__ = ["Stage", "Striker"]
-
 _TARGET_TIMEOUT_S = 5.0
 _FEW_BYTES = 4096
 

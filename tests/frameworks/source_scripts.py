@@ -3,11 +3,6 @@
 ``{install}`` switches the adapter on by hand; ``{wrap}`` is what it puts around an object.
 """
 
-__all__ = [
-    "AREAL", "FORGE", "NEMO_RL", "OPENRLHF", "PRIME_RL", "RLLM", "ROLL", "SKYRL", "SLIME", "STEPS",
-    "TINKER", "TRINITY", "VLLM",
-]  # fmt: skip
-
 STEPS = 4
 
 # slime logs each group of metrics by itself, at a step of its own.

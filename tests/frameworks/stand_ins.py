@@ -11,8 +11,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["stand_in"]
-
 
 class _AnyType(type):
     """Class of which every attribute is a class."""

@@ -7,7 +7,7 @@ import pytest
 
 from otel_rl.diagnose.prescriptions import prescriptions
 from tests.frameworks.conftest import Runner, demand
-from tests.lab.frameworks.environment import VLLM
+from tests.lab.frameworks.environment import RLLIB, VLLM
 
 PRINT = "\n    import json; print(json.dumps(sorted(there)))\n"
 
@@ -36,22 +36,38 @@ LOOK = {
     """,
 }
 
-VLLM_ARGUMENTS = """
+OF_OTHER_ENVIRONMENTS = {
+    "vllm": (
+        VLLM,
+        """
     import importlib.util, pathlib, re
     root = pathlib.Path(importlib.util.find_spec("vllm").origin).parent
     fields = re.findall(r"^    (\\w+): ", (root / "engine" / "arg_utils.py").read_text(), re.M)
     there = {"--" + name.replace("_", "-") for name in fields}
-    """
+    """,
+    ),
+    "ray": (
+        RLLIB,
+        """
+    import inspect
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+    from ray.rllib.algorithms.ppo import PPOConfig
+    there = set()
+    for config in (AlgorithmConfig, PPOConfig):
+        for method in ("env_runners", "fault_tolerance", "learners", "training"):
+            of = f"{config.__name__}.{method}"
+            names = set(inspect.signature(getattr(config, method)).parameters)
+            there |= {of} | names | {f"{of}({name})" for name in names}
+    """,
+    ),
+}
 
 
 def named(framework: str) -> set[str]:
     """Every setting of a framework that a prescription names, also within its sentences."""
     of_it = [one for one in prescriptions() if one.framework == framework]
     words = [name for one in of_it for name in re.findall(r"`([^`]+)`", one.action + one.then)]
-    settings = {
-        name for name in words if re.match(r"GRPOConfig\.|PPO\.|actor_rollout_ref\.|--", name)
-    }
-    return settings | {one.setting for one in of_it}
+    return {*words, *(one.setting for one in of_it)}
 
 
 def there(runner: Runner, look: str) -> set[str]:
@@ -61,7 +77,8 @@ def there(runner: Runner, look: str) -> set[str]:
 
 
 def test_every_framework_is_looked_at() -> None:
-    assert {one.framework for one in prescriptions()} == {*LOOK, "vllm"}
+    looked_at = {*LOOK, *OF_OTHER_ENVIRONMENTS}
+    assert {one.framework for one in prescriptions() if one.framework} == looked_at
 
 
 @pytest.mark.parametrize("framework", LOOK)
@@ -69,7 +86,9 @@ def test_every_setting_is_there(frameworks: Runner, framework: str) -> None:
     assert named(framework) - there(frameworks, LOOK[framework]) == set()
 
 
-def test_every_setting_of_vllm_is_there(frameworks: Runner) -> None:
-    demand(VLLM, "vLLM")
-    runner = Runner(VLLM.python, frameworks.directory, frameworks.metadata)
-    assert named("vllm") - there(runner, VLLM_ARGUMENTS) == set()
+@pytest.mark.parametrize("framework", OF_OTHER_ENVIRONMENTS)
+def test_every_setting_of_another_environment_is_there(frameworks: Runner, framework: str) -> None:
+    environment, look = OF_OTHER_ENVIRONMENTS[framework]
+    demand(environment, framework)
+    runner = Runner(environment.python, frameworks.directory, frameworks.metadata)
+    assert named(framework) - there(runner, look) == set()

@@ -13,8 +13,6 @@ from typing import Final
 
 from tests.lab.frameworks.sources import SOURCES
 
-__all__ = ["TRIED", "tried", "versions"]
-
 TRIED: Final = Path(__file__).with_name("tried.json")
 """By row of the table: the versions tried, and what was seen."""
 

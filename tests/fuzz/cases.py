@@ -12,8 +12,6 @@ from tests.fuzz.corpus import Seed, otlp_json
 from tests.fuzz.mutations import damaged_bytes, mutated_json, mutated_protobuf
 from tests.fuzz.strange import strange_request
 
-__all__ = ["Case", "make_case"]
-
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 
 

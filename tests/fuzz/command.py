@@ -13,8 +13,6 @@ from pathlib import Path
 from tests.fuzz.fuzzer import T0, Fuzzer, Report, save
 from tests.fuzz.stack import Stack
 
-__all__ = ["main"]
-
 BUILD = Path("build")
 
 

@@ -23,8 +23,6 @@ from tests.fuzz.cases import PROTOBUF, Case, make_case
 from tests.fuzz.corpus import S, corpus, good_request
 from tests.fuzz.stack import Stack
 
-__all__ = ["T0", "Failure", "Fuzzer", "Report", "save"]
-
 T0 = 1_700_000_000 * S
 """When the first batch is sent. All times are simulated."""
 

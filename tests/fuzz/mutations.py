@@ -18,8 +18,6 @@ from google.protobuf.descriptor import Descriptor
 
 from tests.fuzz.corpus import Json
 
-__all__ = ["damaged_bytes", "mutated_json", "mutated_protobuf"]
-
 _INTEGERS = (
     0,
     1,

@@ -40,8 +40,6 @@ from otel_rl.records import Batch, ExperimentKey, Row
 from tests.fuzz.cases import JSON, Case
 from tests.fuzz.mutations import damaged_bytes
 
-__all__ = ["Stack"]
-
 TRACKER = "fuzz"
 
 # Small enough to be reached, so that what happens at the bounds is fuzzed, too.

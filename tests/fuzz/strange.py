@@ -21,8 +21,6 @@ from tests.fuzz.corpus import Request, S
 from tests.fuzz.strange_events import strange_events
 from tests.fuzz.strange_spans import strange_spans
 
-__all__ = ["strange_request"]
-
 _STEPS = (0, -1, 1, 7, 2**31, 2**53, 2**63 - 1, -(2**63))
 _VALUES = (0.0, -0.0, 1.0, 5e-324, 1.7976931348623157e308, math.inf, -math.inf, math.nan)
 _COUNTS = (0, 1, 2**31, 2**53, 2**63, 2**64 - 1)

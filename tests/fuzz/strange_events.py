@@ -11,8 +11,6 @@ from otel_rl.semconv import names
 from tests.fuzz.corpus import S
 from tests.support.otlp_requests import any_value, key_values
 
-__all__ = ["strange_events"]
-
 _TEXTS = (
     "",
     " ",

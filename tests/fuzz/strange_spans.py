@@ -9,8 +9,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 from tests.fuzz.corpus import S
 from tests.support.otlp_requests import key_values
 
-__all__ = ["strange_spans"]
-
 
 def strange_spans(random: Random, request: ExportTraceServiceRequest) -> None:
     """Make one to six values of the request's spans legal and unexpected."""

@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
-__all__ = ["NAME", "SO_NAME", "Machine", "compiler", "gpu", "library", "uuid_of"]
-
 NAME = "Stand-in H100"
 SO_NAME = "libnvidia-ml.so.1"
 

@@ -15,8 +15,6 @@ from types import ModuleType
 
 import pytest
 
-__all__ = ["Cuda", "Event", "Tensor"]
-
 
 class Event:
     """An event of a stream."""

@@ -1,21 +1,21 @@
-"""The fields of everything that is stored as MessagePack, as text: the format of the journal."""
+"""The fields of everything that is stored, as text: the format of the journal."""
 
 import dataclasses
+import json
 import typing
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
 
+from otel_rl.bridge.journal.state import encode_row
 from otel_rl.bridge.rows.archived_points import ArchivedPart
 from otel_rl.bridge.rows.dedup.dedup_log import Part
 from otel_rl.bridge.rows.rollouts import Head, InFlight
 from otel_rl.bridge.rows.series.table_state import Identities
 from otel_rl.bridge.rows.steps.written_steps import LogPart
 from otel_rl.bridge.rows.stored_run import StoredRun
-from otel_rl.records import KeySpec, SpanRecord
-
-__all__ = ["fields_of_state"]
+from otel_rl.records import KeySpec, Row, SpanRecord, Table
 
 _STORED = (
     *(StoredRun, Identities, Part, LogPart, ArchivedPart, KeySpec, SpanRecord),
@@ -24,12 +24,26 @@ _STORED = (
 
 
 def fields_of_state() -> str:
-    """One line for each field of each class, in order: class, name, type, default."""
+    """One line for each field of each class, in order: class, name, type, default; then rows."""
     found: dict[type, list[str]] = {}
     for kind in _STORED:
         _find(kind, found)
     in_order = sorted(found.items(), key=lambda one: one[0].__name__)
-    return "".join(f"{kind.__name__} {line}\n" for kind, lines in in_order for line in lines)
+    lines = [f"{kind.__name__} {line}" for kind, lines in in_order for line in lines]
+    return "".join(f"{line}\n" for line in [*lines, *_fields_of_rows()])
+
+
+def _fields_of_rows() -> Iterator[str]:
+    """Yield a line for rows of values alone and one for all others: JSON lists without names."""
+    axes: dict[str, Any] = {"step": 2, "time_ns": 3, "policy_version": 4, "values": {"a": 0.5}}
+    more: dict[str, Any] = {"labels": {"b": "c"}, "attempt": 6, "replaces": True}
+    names = {json.dumps(value): name for name, value in {**axes, "stored_ns": 5, **more}.items()}
+    for what, row in (
+        ("of values", Row(1, **axes)),
+        ("of all", Row(1, **axes, **more, tables={"d": Table(("e",), (("f",),))})),
+    ):
+        stored = map(json.dumps, json.loads(encode_row(row, now_ns=5)))
+        yield f"rows {what}: {', '.join(names.get(one, one) for one in stored)}"
 
 
 def _find(kind: Any, found: dict[type, list[str]]) -> None:

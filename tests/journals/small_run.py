@@ -30,25 +30,6 @@ from tests.support.otlp_requests import (
     point,
 )
 
-__all__ = [
-    "ENDED",
-    "HALF",
-    "LIVE",
-    "RANKS",
-    "STEPS",
-    "T0",
-    "Life",
-    "S",
-    "begin",
-    "console",
-    "end",
-    "gpu",
-    "leave",
-    "load",
-    "start_ns",
-    "step",
-]
-
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
 

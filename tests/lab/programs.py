@@ -20,30 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "COLLECTOR",
-    "EMITTERS",
-    "EMITTER_GO",
-    "EMITTER_NODE",
-    "JAEGER",
-    "KUSTOMIZE",
-    "PROGRAMS",
-    "PROMETHEUS",
-    "PROMTOOL",
-    "CannotBuild",
-    "Program",
-    "alone",
-    "build",
-    "lab_directory",
-    "node_refusal",
-    "run",
-]
-
 _MANIFEST = Path(__file__).parents[2] / "collector_config" / "builder.yaml"
 _EMITTERS = Path(__file__).parent / "emitters"
 _BUILDER = "go.opentelemetry.io/collector/cmd/builder"
 
-_GO = (1, 25)
+_GO = (1, 26)
 """What the modules below need; each `go.mod` says it."""
 
 _NODE = (20, 6)
@@ -320,18 +301,18 @@ PROMETHEUS, PROMTOOL = (
 )
 """Keeps metrics and evaluates rules, without its web page; and checks and plays rules."""
 
-KUSTOMIZE = _of_a_module(
-    "kustomize",
-    "5.8.1",
+HELM = _of_a_module(
+    "helm",
+    "4.3.2",
     "version",
-    "sigs.k8s.io/kustomize/kustomize/v5@v5.8.1",
-    ".",
+    "helm.sh/helm/v4@v4.3.2",
+    "./cmd/helm",
     "grpcnotrace",
-    "sigs.k8s.io/kustomize/api/provenance.version=v5.8.1",
+    "helm.sh/helm/v4/internal/version.version=v4.3.2",
 )
-"""Renders what `kubectl apply --kustomize` applies."""
+"""Checks, renders and packs the chart."""
 
-PROGRAMS = (COLLECTOR, JAEGER, PROMETHEUS, PROMTOOL, KUSTOMIZE)
+PROGRAMS = (COLLECTOR, JAEGER, PROMETHEUS, PROMTOOL, HELM)
 
 EMITTER_GO = Program(
     name="emitter",

@@ -19,16 +19,6 @@ from tests.process.commands import OTEL_RL, clean_environment
 from tests.support import plain_http
 from tests.support.ports import free_ports
 
-__all__ = [
-    "CONFIGURATIONS",
-    "Bridge",
-    "Collector",
-    "Jaeger",
-    "Prometheus",
-    "Running",
-    "Span",
-]
-
 CONFIGURATIONS = Path(__file__).parents[2] / "collector_config"
 DEPLOYED = yaml.safe_load((CONFIGURATIONS.parent / "deploy" / "prometheus.yaml").read_text())
 
@@ -162,11 +152,11 @@ class Collector(Running):
         name: Of the file: ``agent``, ``gateway``, ``scale``.
         directory: For its queue and its log.
         settings: Its variables, but for ports and the queue's directory.
-        overlay: A file that changes some of its settings.
+        overlays: Files that change some of its settings, one after the other.
     """
 
     def __init__(
-        self, name: str, directory: Path, settings: Mapping[str, str], overlay: str = ""
+        self, name: str, directory: Path, settings: Mapping[str, str], *overlays: str
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         http, grpc, health, self._metrics_port = free_ports(4)
@@ -174,8 +164,8 @@ class Collector(Running):
         self.grpc_address = f"127.0.0.1:{grpc}"
         prefix = f"OTEL_RL_{'ROUTER' if name == 'scale' else name.upper()}"
         files = [CONFIGURATIONS / f"{name}.yaml"]
-        if overlay:
-            files.append(directory / "overlay.yaml")
+        for number, overlay in enumerate(overlays):
+            files.append(directory / f"overlay-{number}.yaml")
             files[-1].write_text(overlay)
         super().__init__(
             name,
@@ -217,14 +207,15 @@ class Collector(Running):
 
 
 class Bridge(Running):
-    """The real bridge, writing JSON lines.
+    """The real bridge.
 
     Args:
         directory: For its data, its runs and its log.
         settings: A TOML file.
+        tracker: That it writes; JSON lines unless a test says otherwise.
     """
 
-    def __init__(self, directory: Path, settings: str = "") -> None:
+    def __init__(self, directory: Path, settings: str = "", tracker: str = "jsonl") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.ports = http, grpc = free_ports(2)
         self.url = f"http://127.0.0.1:{http}"
@@ -235,7 +226,7 @@ class Bridge(Running):
             [
                 *OTEL_RL, "bridge", "--config", file, "--data", directory / "data",
                 "--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}",
-                "--tracker", "jsonl",
+                "--tracker", tracker,
             ],
             clean_environment(directory),
             f"{self.url}/healthz",

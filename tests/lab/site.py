@@ -9,8 +9,6 @@ from typing import Self
 from otel_rl.run_id import run_id
 from tests.lab.running import Bridge, Collector, Jaeger, Running
 
-__all__ = ["BRIDGE", "History", "Site", "gateway_of", "history_of", "read_history"]
-
 History = Sequence[Mapping[str, float]]
 
 _NOBODY = "http://127.0.0.1:1"

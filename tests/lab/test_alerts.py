@@ -21,6 +21,7 @@ from tests.support.otlp_requests import (
     point,
     trace_request,
 )
+from tests.support.ports import free_ports
 
 ARRIVES_S = 180.0
 PROTOBUF = {"content-type": "application/x-protobuf"}
@@ -31,7 +32,7 @@ BRIDGE = f"""
 endpoint = "{{prometheus}}/api/v1/otlp"
 interval = 1
 
-[[auth.tokens]]
+[[team]]
 name = "team"
 experiments = ["*"]
 sha256 = ["{hashlib.sha256(TOKEN.encode()).hexdigest()}"]
@@ -111,3 +112,32 @@ def test_trouble_is_alerted_under_the_names_that_the_programs_use(
     assert prometheus.firing() == expected
     wait_for(lambda: wanted <= prometheus.metric_names(), ARRIVES_S)
     assert wanted - prometheus.metric_names() == set()
+
+
+def test_prometheus_scrapes_a_bridge_at_its_port_of_health_probes(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    settings = f'[listen]\nhealth = "127.0.0.1:{port}"\n'
+    prometheus = Prometheus(tmp_path / "prometheus", ALERTS)
+    prometheus.scrape(bridge=f"127.0.0.1:{port}")
+    with Bridge(tmp_path / "bridge", settings) as bridge, prometheus:
+        send(bridge.url, 1)
+        count = "otel_rl_bridge_tracker_delay_seconds_count"
+        assert wait_for(lambda: bool(prometheus.query(count)), ARRIVES_S)
+        told = plain_http.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
+        done = subprocess.run(
+            [PROMTOOL.path, "check", "metrics"],
+            input=told, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        wanted = named() & metrics_of_bridges() | {"otel_rl_bridge_info"}
+        # A gauge of runs is there while a run has something waiting.
+        wanted -= {"otel_rl_bridge_spool_size_bytes"}
+        wanted |= {
+            f"otel_rl_bridge_row_delay_seconds_{part}" for part in ("bucket", "sum", "count")
+        }
+        wait_for(lambda: wanted <= prometheus.metric_names(), ARRIVES_S)
+        assert wanted - prometheus.metric_names() == set()
+        assert prometheus.query('up{job="otel_rl-bridge"} == 1')
+        bridge.kill()
+        wait_for(lambda: bool(prometheus.query('up{job="otel_rl-bridge"} == 0')), ARRIVES_S)
+        assert prometheus.query('up{job="otel_rl-bridge"} == 0')

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from tests.process.commands import clean_environment
 FILES = {"agent": COLLECTOR, "gateway": COLLECTOR, "scale": COLLECTOR, "jaeger": JAEGER}
 WITH_QUEUE = ["agent", "gateway"]
 
-# Beside the gateway's; test_sampling.py, test_grafana.py and test_gen_ai.py start them.
-OVERLAYS = ["sampling", "prometheus", "gen_ai"]
+# Beside the gateway's; started by tests of their names, and by test_grafana.py.
+OVERLAYS = ["sampling", "prometheus", "gen_ai", "teams"]
 
 # Every setting that a component has of its own, under the word of the manifest's module.
 KINDS = ("extensions", "receivers", "processors", "exporters")
@@ -82,11 +83,30 @@ def test_nothing_answers_before_it_has_stored(name: str) -> None:
     assert "batch" not in set(used(name))
 
 
-@pytest.mark.parametrize("name", WITH_QUEUE)
+@pytest.mark.parametrize("name", [*WITH_QUEUE, "teams"])
 def test_every_exporter_has_a_queue_on_disk_and_never_gives_up(name: str) -> None:
     for exporter, settings in exporters(name).items():
-        assert settings["sending_queue"]["storage"] in contents(name)["extensions"], exporter
+        stored = contents("gateway" if name in OVERLAYS else name)["extensions"]
+        assert settings["sending_queue"]["storage"] in stored, exporter
         assert settings["retry_on_failure"]["max_elapsed_time"] == "0s", exporter
+
+
+def test_a_team_is_sent_on_as_the_gateway_sends_and_every_port_asks_for_a_token() -> None:
+    teams, gateway = contents("teams"), contents("gateway")
+    assert teams["exporters"]["otlp_http/team-b"] == gateway["exporters"]["otlp_http/bridge"]
+    exporters_of: dict[str, set[str]] = defaultdict(set)
+    for pipeline in teams["service"]["pipelines"].values():
+        (receiver,) = pipeline["receivers"]
+        (_, names_team) = pipeline["processors"]
+        (written,) = teams["processors"][names_team]["attributes"]
+        team = names_team.partition("/")[2]
+        assert written == {"key": "otel_rl.team", "value": team, "action": "upsert"}
+        for protocol in teams["receivers"][receiver]["protocols"].values():
+            assert protocol["auth"] == {"authenticator": f"bearertokenauth/{team}"}
+        exporters_of[team].update(pipeline["exporters"])
+    a, b = exporters_of.values()
+    assert not a & b, "in a queue for both, one team could hold up the other"
+    assert gateway["service"]["pipelines"].keys() <= teams["service"]["pipelines"].keys()
 
 
 def test_the_router_answers_only_after_the_gateways() -> None:

@@ -5,7 +5,7 @@ from collections import Counter as Tally
 
 import pytest
 
-from otel_rl.perfetto import Counter, SpanTable, write_trace
+from otel_rl.perfetto import Counter, write_trace
 from tests.lab.trace_processor import ask
 from tests.support.traces import BEGUN_NS, MS, span, steps_of_a_run
 
@@ -32,10 +32,8 @@ PROBLEMS = "SELECT name, value FROM stats WHERE value > 0 AND severity != 'info'
 def test_spans_links_and_values_are_read_as_they_were() -> None:
     spans = [*steps_of_a_run(range(6)), span(HOSTILE, BEGUN_NS, BEGUN_NS + 1, worker="generator-1")]
     file = io.BytesIO()
-    with SpanTable() as table:
-        table.add(spans)
-        queue = [Counter("generator/1", "queue/depth", BEGUN_NS + 5 * MS, 4.0)]
-        write_trace(file, table, names=NAMES, counters=queue)
+    queue = [Counter("generator/1", "queue/depth", BEGUN_NS + 5 * MS, 4.0)]
+    write_trace(file, spans, names=NAMES, counters=queue)
     slices, flows, counters, problems = ask(file.getvalue(), SLICES, FLOWS, COUNTERS, PROBLEMS)
     assert problems == []
     read = {(one["worker"], one["name"], one["ts"], one["dur"]) for one in slices}

@@ -15,8 +15,6 @@ import pytest
 from perfetto.trace_processor.platform import PlatformDelegate
 from perfetto.trace_processor.protos import ProtoFactory
 
-__all__ = ["Answer", "ask"]
-
 Answer = Sequence[Mapping[str, object]]
 
 _SHIM = Path(__file__).with_name("trace_processor.js")

@@ -19,8 +19,6 @@ from tests.faults.senders import Sender, SenderPlan
 from tests.lab.site import History
 from tests.process.commands import clean_environment
 
-__all__ = ["EXPERIMENT", "Traffic"]
-
 EXPERIMENT = "lab"
 
 _MORE_TIMEOUT_S = 180.0

@@ -28,8 +28,6 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-__all__ = ["ROOT", "BridgeWithout", "Judged", "Layer", "judge", "load", "source_without"]
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -18,24 +18,6 @@ from otel_rl.run_id import run_id
 from tests.support.leftovers import process_of_a_command
 from tests.support.wandb_offline import OfflineRun, read_offline_run, run_directories
 
-__all__ = [
-    "EVERY_KEY",
-    "NO_CONSOLE",
-    "OPEN_FOR_LONG",
-    "OTEL_RL",
-    "TIMEOUT_S",
-    "Finished",
-    "Row",
-    "as_a_user",
-    "clean_environment",
-    "growing_lines",
-    "jsonl_rows",
-    "otel_rl",
-    "otel_rl_here",
-    "reported_rows",
-    "wandb_run",
-]
-
 OTEL_RL = [sys.executable, "-m", "otel_rl"]
 TIMEOUT_S = 200
 

@@ -28,7 +28,7 @@ CONFIGS = {
     "plain": "",
     "TLS": TLS,
     "client certificates": f"{TLS}client_ca = '{{files}}/ca.pem'\n",
-    "tokens": "[[auth.tokens]]\nname = 'a'\nexperiments = ['*']\nsha256 = ['" + "0" * 64 + "']\n",
+    "tokens": "[[team]]\nname = 'a'\nexperiments = ['*']\nsha256 = ['" + "0" * 64 + "']\n",
 }
 
 

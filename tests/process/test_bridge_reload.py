@@ -46,15 +46,15 @@ class Served:
 
 
 @contextmanager
-def served(directory: Path, config: str) -> Iterator[Served]:
+def served(directory: Path, config: str = "", *options: str, **variables: str) -> Iterator[Served]:
     (directory / "bridge.toml").write_text(config)
     process = subprocess.Popen(
         [
             *OTEL_RL, "bridge", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
-            "--tracker", "jsonl", "--config", "bridge.toml",
+            "--tracker", "jsonl", "--config", "bridge.toml", *options,
         ],
         cwd=directory,
-        env=clean_environment(directory),
+        env=clean_environment(directory, **variables),
         stderr=subprocess.PIPE,
         text=True,
     )  # fmt: skip
@@ -83,7 +83,7 @@ def test_a_changed_token_file_counts_from_the_next_request_on(tmp_path: Path) ->
     """Also on a connection that is open, whose requests are otherwise known by their head."""
     tokens = tmp_path / "tokens"
     write_tokens(tokens, OLD)
-    config = f"[[auth.tokens]]\nname = 'team'\nexperiments = ['*']\nfile = '{tokens}'\n"
+    config = f"[[team]]\nname = 'team'\nexperiments = ['*']\nfile = '{tokens}'\n"
     with served(tmp_path, config) as bridge:
         address = bridge.line("OTLP/HTTP on ").partition("HTTP on ")[2].partition(",")[0]
         connection = http.client.HTTPConnection(address, timeout=60)

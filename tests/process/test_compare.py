@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 
 from otel_rl.records import ExperimentKey
+from otel_rl.run_id import run_id
+from tests.lab.frameworks.sources import SOURCES
 from tests.process.commands import Finished, otel_rl
-from tests.support.view_runs import LookedAt, write_run
+from tests.support.browser import Browser
+from tests.support.screenshots import served
+from tests.support.view_runs import HOSTILE, LookedAt, write_run
 
 pytestmark = pytest.mark.process
 
@@ -60,6 +64,68 @@ def test_markdown_is_a_table_whatever_runs_are_called(data: Path, tmp_path: Path
     assert names.count("|") == columns
     assert lines[0].startswith(r"| time\_per\_step | ")
     assert lines[0].count("|") == columns
+
+
+def told(browser: Browser) -> dict[str, str]:
+    """Return the verdict of each measure in the page."""
+    rows = "[...document.querySelectorAll('[data-measure]')]"
+    return dict(browser.get(f"{rows}.map((one) => [one.dataset.measure, one.lastChild.innerText])"))
+
+
+def test_one_file_has_the_verdicts_the_curves_and_what_differs(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "compare.html"
+    done = compare(data, "old/0", "new/2", "--html", str(path), "--by", "time")
+    assert done.status == 0, done.err
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(path.as_uri(), "compare")
+        assert told(browser)["time_per_step"] == "longer"
+        browser.expect("document.querySelectorAll('#verdicts article polyline').length >= 4", True)
+        browser.expect("document.querySelector('#differs').innerText.includes('straggler')", True)
+        assert browser.hosts() == {""}  # of the file itself
+        if SOURCES["axe"].is_built():
+            browser.do((SOURCES["axe"].path / "axe.min.js").read_text())
+            browser.do("axe.run().then(({ violations }) => { window.found = violations; })")
+            browser.expect("window.found?.map((one) => one.id)", [])
+        assert browser.complaints() == []
+
+
+def test_names_of_senders_are_text_in_the_file(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        key = ExperimentKey(name, HOSTILE[:100])
+        write_run(tmp_path / "data" / name, LookedAt(key, steps=50, keys=[f"loss/{HOSTILE[:60]}"]))
+    path = tmp_path / "compare.html"
+    done = compare(tmp_path / "data", "a", "b", "--html", str(path))
+    assert done.status == 0, done.err
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(path.as_uri(), "compare")
+        browser.expect("window.hacked", None)
+        assert browser.complaints() == []
+
+
+def test_the_page_says_of_two_chosen_sides_what_the_command_says(
+    data: Path, tmp_path: Path
+) -> None:
+    found = json.loads(compare(data, "old", "--", "new", "--json").out)
+    sure = {one["name"] for one in found["measures"] if one["is_sure"]}
+    with served(data) as url, Browser(tmp_path / "profile") as browser:
+        browser.open(url, "runs")
+        browser.wait("document.querySelector('#side-a')")
+        for side, name in (("a", "old, 2 runs"), ("b", "new/2")):
+            select = f"document.querySelector('#side-{side}')"
+            option = f"[...{select}.options].find((one) => one.text === '{name}')"
+            browser.do(
+                f"{select}.value = {option}.value; {select}.dispatchEvent(new Event('change'))"
+            )
+        browser.wait("document.querySelectorAll('[data-measure]').length > 0")
+        words = told(browser)
+        assert list(words) == [one["name"] for one in found["measures"]]
+        assert {
+            name for name, word in words.items() if word in {"longer", "shorter", "more"}
+        } == sure
+        browser.wait(f"location.hash.includes('b={run_id('new', '2')}')")
+        browser.do("location.reload()")
+        browser.wait("document.querySelectorAll('[data-measure]').length > 0")
+        assert browser.complaints() == []
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,18 @@ def run(directory: Path) -> OfflineRun:
     return wandb_run(directory, "grpo-demo", "t")
 
 
+def test_the_start_is_not_silent(directory: Path) -> None:
+    start, _, _ = (directory / "console.txt").read_text().partition("\nstep ")
+    assert re.search(r"^Starting \d+ processes\.$", start, re.MULTILINE), start
+
+
+def test_a_log_file_gets_about_a_dozen_lines_whatever_the_steps(directory: Path) -> None:
+    lines = (directory / "console.txt").read_text().splitlines()
+    told = [line for line in lines if line.startswith("step ")]
+    assert 1 < len(told) <= 13
+    assert told[-1].startswith(f"step  {STEPS}/{STEPS}  reward 0.")
+
+
 def column(run: OfflineRun, key: str) -> list[float]:
     return [row[key] for row in run.history if key in row]
 
@@ -170,6 +182,16 @@ def test_the_console_and_the_run_agree(directory: Path, run: OfflineRun) -> None
     assert int(found[2]) == sum(column(run, key)[-1] for key in reasons)
     limit = column(run, "replay_buffer/limit")[-1]
     assert f"/{limit:.0f} samples" in said
+
+
+def test_a_log_gets_about_a_dozen_lines_of_progress_and_the_last_is_of_the_last_step(
+    directory: Path,
+) -> None:
+    said = (directory / "console.txt").read_text()
+    steps = [int(step) for step in re.findall(rf"^step +(\d+)/{STEPS} ", said, re.MULTILINE)]
+    assert 2 <= len(steps) <= 14
+    assert steps == sorted(set(steps))
+    assert steps[-1] == STEPS
 
 
 def test_samples_are_really_stale(run: OfflineRun) -> None:

@@ -18,9 +18,12 @@ from mcp.types import TextContent
 
 from otel_rl.mcp.tools import MAX_CHARS, fitted
 from otel_rl.records import ExperimentKey
+from otel_rl.run_id import run_id
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, start_ns, step
 from tests.process.commands import OTEL_RL, clean_environment
+from tests.process.test_bridge_reload import write_tokens
 from tests.support.view_runs import HOSTILE, LookedAt, S, write_run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -44,7 +47,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Journals: a run with a straggler, one without, a hostile one, and one with spans."""
     path = tmp_path_factory.mktemp("mcp")
     write_run(path / "slow", LookedAt(ExperimentKey("slow"), slow=2, steps=1_000, workers=3))
-    write_run(path / "even", LookedAt(ExperimentKey("even"), steps=30))
+    write_run(path / "even", LookedAt(ExperimentKey("even"), steps=60))
     keys = [f"{number} {HOSTILE}" for number in range(200)]
     name = ExperimentKey(f"postgresql://me:{SECRET}@db/x {HOSTILE[:300]}")
     write_run(path / "hostile", LookedAt(name, keys=keys))
@@ -142,8 +145,10 @@ def test_every_tool_answers_a_real_client(data: Path) -> None:
         assert [at for at, _ in rest["values"]] == [999, 1000]
 
         both = await ask(session, "compare_runs", run="slow", other="even")
-        differs = {one["key"]: one for one in both["keys"]}
-        assert differs["trainer/iteration/duration"]["ratio"] == pytest.approx(4, abs=0.5)
+        differs = {one["name"]: one for one in both["measures"]}
+        longer = differs["time_per_step"]
+        assert longer["is_sure"]
+        assert longer["before"] / longer["after"] == pytest.approx(4, abs=0.5)
 
         spans = await ask(session, "slowest_spans", run="ended", limit=3)
         assert len(spans["spans"]) == 3
@@ -210,8 +215,14 @@ def test_a_hostile_run_is_bounded_and_gives_no_secret(data: Path) -> None:
 
 
 @contextmanager
-def served(data: Path, *arguments: str, **environment: str) -> Iterator[tuple[str, str]]:
-    """Run ``otel-rl mcp --http``; yields its address and its token."""
+def served(
+    data: Path, *arguments: str, said: list[str] | None = None, **environment: str
+) -> Iterator[tuple[str, str]]:
+    """Run ``otel-rl mcp --http``; yields its address and its token.
+
+    Args:
+        said: Gets the lines of its log once it has ended.
+    """
     with subprocess.Popen(
         [*OTEL_RL, "mcp", "--data", str(data), *arguments],
         env={**clean_environment(data), **environment},
@@ -229,6 +240,8 @@ def served(data: Path, *arguments: str, **environment: str) -> Iterator[tuple[st
         finally:
             process.terminate()
             process.wait(90)
+            if said is not None and process.stderr is not None:
+                said += process.stderr.readlines()
 
 
 @asynccontextmanager
@@ -270,11 +283,13 @@ def test_http_for_other_machines_needs_the_token(data: Path) -> None:
         asyncio.run(main(re.sub(r"//[^:]+:", "//127.0.0.1:", url), token))
 
 
-def test_a_token_of_a_team_shows_its_runs_only(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "tokens").write_text("a-token-that-nobody-guesses\n")
-    (tmp_path / "tokens").chmod(0o600)
+def test_a_token_of_a_team_shows_its_runs_only_until_it_is_replaced(
+    data: Path, tmp_path: Path
+) -> None:
+    write_tokens(tmp_path / "tokens", "a-token-that-nobody-guesses")
     (tmp_path / "otel_rl.toml").write_text(
-        f'[[auth.tokens]]\nname = "team"\nexperiments = ["even"]\nfile = "{tmp_path}/tokens"\n'
+        'audit = true\n[[team]]\nname = "team"\nexperiments = ["even"]\n'
+        f'file = "{tmp_path}/tokens"\n'
     )
 
     async def main(url: str) -> None:
@@ -284,6 +299,44 @@ def test_a_token_of_a_team_shows_its_runs_only(data: Path, tmp_path: Path) -> No
             assert [one["experiment"] for one in runs["runs"]] == ["even"]
             words = await refusal(session, "diagnose", run="slow")
             assert words.endswith("There are: even/default.")
+            rest = {"step": 1, "key": "trainer/loss"}
+            for tool in (await session.list_tools()).tools:
+                wanted = {name for name in tool.input_schema["properties"] if name in rest}
+                named = {"run": "slow"} if tool.name != "runs" else {"search": "slow"}
+                if tool.name == "compare_runs":
+                    named = {"run": "even", "other": "slow"}
+                given = {**named, **{name: rest[name] for name in wanted}}
+                if tool.name == "runs":
+                    assert (await ask(session, tool.name, **given))["runs"] == []
+                else:
+                    words = await refusal(session, tool.name, **given)
+                    assert "There is no run 'slow'" in words, tool.name
+            words = await refusal(session, "why_step", run="even", step=1_000_000)
+            assert "There are no steps" in words
+        write_tokens(tmp_path / "tokens", "another-that-nobody-guesses")
 
-    with served(data, "--config", f"{tmp_path}/otel_rl.toml", "--http", "127.0.0.1:0") as (url, _):
+        def status(token: str) -> int:
+            headers = {"authorization": f"Bearer {token}"}
+            return httpx2.post(url, json={}, headers=headers, timeout=60).status_code
+
+        new, old = "another-that-nobody-guesses", "a-token-that-nobody-guesses"
+        wait_until(lambda: status(old) == 401, "the old token stops", timeout_s=120)
+        assert status(new) != 401
+
+    said: list[str] = []
+    config = f"{tmp_path}/otel_rl.toml"
+    with served(data, "--config", config, "--http", "127.0.0.1:0", said=said) as (url, _):
         asyncio.run(main(url))
+    told = [json.loads(line.partition(": ")[2]) for line in said if " otel_rl.audit: " in line]
+    even = run_id("even", "default")
+    assert [(one["team"], one["route"], one["run_id"], one["status"]) for one in told] == [
+        ("team", "mcp/runs", "", 200),
+        ("team", "mcp/diagnose", "slow", 404),
+        ("team", "mcp/why_step", "slow", 404),
+        ("team", "mcp/keys", "slow", 404),
+        ("team", "mcp/history", "slow", 404),
+        ("team", "mcp/compare_runs", even, 404),
+        ("team", "mcp/compare_runs", "slow", 404),
+        ("team", "mcp/slowest_spans", "slow", 404),
+        ("team", "mcp/why_step", even, 400),
+    ]

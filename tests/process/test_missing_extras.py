@@ -16,15 +16,13 @@ pytestmark = pytest.mark.process
 
 PACKAGES = {
     "mcp": "mcp",
-    "view": "plotly",
-    "report": "plotly",
     "demo": "numpy",
 }
 
 # Runs each command line of its argument in a process that has the libraries of `bridge` only.
 PROGRAM = """
 import contextlib, io, json, sys
-for name in ("mcp", "plotly", "pyarrow", "numpy", "wandb", "psycopg"):
+for name in ("mcp", "pyarrow", "numpy", "wandb", "psycopg"):
     sys.modules[name] = None
 from otel_rl.cli.main import main
 told = []

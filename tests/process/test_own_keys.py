@@ -48,8 +48,8 @@ def test_300_keys_are_in_the_program_s_own_sections_over_one_axis(tmp_path: Path
     assert not any(key.startswith("trainer/") for key in run.metrics)
     values = [row["actor/entropy"] for row in run.history if "actor/entropy" in row]
     assert values == [0.1, 0.2, 0.3]
-    (report,) = re.findall("report to mail: otel-rl (report .*)", run.notes)
-    made = otel_rl(*shlex.split(report), "-o", "mail.html", cwd=tmp_path)
+    (report,) = re.findall("report to mail: otel-rl (view .*)", run.notes)
+    made = otel_rl(*shlex.split(report), cwd=tmp_path)
     assert made.status == 0, made.err
     hours = {key for key, axis in run.metrics.items() if axis == "hours"}
     assert all(key.startswith("service/") for key in hours), hours

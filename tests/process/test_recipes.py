@@ -190,6 +190,6 @@ def test_a_pod_of_kubernetes_knows_its_experiment_and_the_agent_of_its_node() ->
     variables = {entry["name"]: entry.get("value", "") for entry in yaml.safe_load(text)["env"]}
     who = identify(variables, launch=lambda: "", role="trainer")
     assert (who.experiment, who.trial) == ("grpo-7b", "1")
-    agent = (ROOT / "deploy" / "kubernetes" / "agent.yaml").read_text()
+    agent = (ROOT / "deploy" / "helm" / "otel-rl" / "templates" / "agent.yaml").read_text()
     address = variables["OTEL_EXPORTER_OTLP_ENDPOINT"].removeprefix("http://")
     assert f'OTEL_RL_AGENT_HTTP, value: "{address}"' in agent

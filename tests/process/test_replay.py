@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, otel_rl_here
 from tests.support import waiting
+from tests.support.wandb_offline import read_offline_run
 from tests.trackers.places import read_tensorboard, read_trackio, trackio_query
 from tests.trackers.programs import TrackioServer
 
@@ -105,6 +107,28 @@ def test_an_offline_run_of_wandb_is_made_once_however_often_it_is_replayed(tmp_p
         found.append(sorted(path.name for path in tmp_path.rglob("offline-run-*") if path.is_dir()))
     assert len(found[0]) == 1
     assert found[0] == found[1]
+
+
+@pytest.mark.slow
+def test_the_run_of_a_team_goes_where_its_bridge_would_write_it(tmp_path: Path) -> None:
+    offline_run(tmp_path, "llm/grpo", 4)
+    team = f"""
+        [[team]]
+        name = "llm"
+        experiments = ["llm/*"]
+        sha256 = ["{"0" * 64}"]
+        [team.tracker.options]
+        project = "of-{{experiment}}"
+    """
+    (tmp_path / "bridge.toml").write_text(textwrap.dedent(team))
+    done = otel_rl(
+        *("replay", ".otel_rl", "--tracker", "wandb", "--config", "bridge.toml"),
+        cwd=tmp_path,
+        env=clean_environment(tmp_path, WANDB_MODE="offline"),
+    )
+    assert done.status == 0, done.err
+    (file,) = tmp_path.rglob("*.wandb")
+    assert read_offline_run(file).project == "of-llm-grpo"
 
 
 def test_a_replay_that_is_killed_goes_on_and_writes_no_row_twice(tmp_path: Path) -> None:

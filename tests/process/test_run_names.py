@@ -227,6 +227,17 @@ def test_what_is_told_continues_the_run_of_an_earlier_launch(tmp_path: Path) -> 
     assert losses_of(tmp_path, "same", "1") == [0.0, 1.0, 2.0] * 2
 
 
+def test_another_tracker_gets_the_run_of_its_launch_and_no_earlier_one(tmp_path: Path) -> None:
+    path = script(tmp_path, SENDER)
+    ran(tmp_path, *JSONL, "--", PYTHON, path, "experiment=first")
+    written = [*tmp_path.rglob("*.jsonl")]
+    done = ran(tmp_path, "--tracker", "tensorboard", "--", PYTHON, path, "experiment=second")
+    assert "second" in done.err
+    assert "first" not in done.err
+    assert len({file.parent for file in tmp_path.rglob("*tfevents*")}) == 1
+    assert [*tmp_path.rglob("*.jsonl")] == written
+
+
 def test_a_run_that_the_program_names_while_another_command_writes_it_gets_the_next_name(
     tmp_path: Path,
 ) -> None:
@@ -380,3 +391,22 @@ def test_a_second_command_that_continues_a_run_says_so(tmp_path: Path) -> None:
     (told,) = continued(tmp_path)
     assert told not in first.err
     assert told in second.err
+
+
+@pytest.mark.slow
+def test_a_run_that_is_over_elsewhere_is_not_written_by_a_command_that_shares_its_journal(
+    tmp_path: Path,
+) -> None:
+    path = script(tmp_path, WORKER)
+
+    def run(trial: str, tracker: str) -> str:
+        shared = ("--data", tmp_path / "shared", "--trial", trial, "--tracker", tracker)
+        return ran(tmp_path, *shared, "--", PYTHON, path).err
+
+    run("old", "tensorboard")
+    said = run("new", "jsonl")
+    assert "/new: " in said
+    assert "/old" not in said
+    assert len([*(tmp_path / "shared").glob("*.jsonl")]) == 1
+    run("old", "jsonl")  # which goes on in it
+    assert len([*(tmp_path / "shared").glob("*.jsonl")]) == 2

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.process.commands import clean_environment, otel_rl, otel_rl_here
 from tests.support import plain_http
 from tests.support.docs_examples import blocks
 from tests.support.otlp_requests import gauge, key_values, metrics_request, point
+from tests.support.postgres import PostgresServer, bin_directory
 from tests.support.wandb_server import API_KEY, WandbServer
 
 pytestmark = pytest.mark.process
@@ -110,6 +112,79 @@ def test_a_backup_that_is_older_than_its_run_writes_nothing_twice(tmp_path: Path
             lambda: "from a backup. Give the trial another name" in new.said(), WRITTEN_S
         )
         assert written(new) == [*range(10)]
+
+
+@dataclass
+class Site:
+    """Bridges on a database, one after another, that write the same files."""
+
+    directory: Path
+    postgres: PostgresServer
+
+    def bridge(self, name: str, url: str) -> Bridge:
+        files = self.directory / "files"
+        files.mkdir(exist_ok=True)
+        settings = f"""{BRIDGE}
+[journal]
+url = "{url}"
+lease = 1.0
+
+[tracker]
+directory = "{files}"
+"""
+        return Bridge(self.directory / name, settings)
+
+    def has(self, wanted: range) -> bool:
+        return self.written() == [*wanted]
+
+    def written(self) -> list[int]:
+        return steps(history_of(self.directory / "files" / f"{run_id(*RUN)}.jsonl"))
+
+    def back_up(self, url: str) -> None:
+        self._run("pg_dump", URL=url)
+
+    def restored(self) -> str:
+        url = self.postgres.new_database("UTF8")
+        self._run("pg_restore", NEW_URL=url)
+        return url
+
+    def _run(self, program: str, **variables: str) -> None:
+        (command,) = (block for block in blocks(PAGE, "sh") if block.startswith(program))
+        directory = bin_directory()
+        assert directory is not None
+        subprocess.run(
+            ["/bin/sh", "-ec", command], check=True, timeout=120, cwd=self.directory,
+            env={"PATH": f"{directory}:/usr/bin:/bin", **variables},
+        )  # fmt: skip
+
+
+def test_a_restored_database_goes_on_with_the_run(tmp_path: Path, postgres: PostgresServer) -> None:
+    site, url = Site(tmp_path, postgres), postgres.new_database("UTF8")
+    with site.bridge("old", url) as old:
+        send(old, range(5))
+        assert wait_for(lambda: site.has(range(5)), WRITTEN_S), old.said()
+        site.back_up(url)
+        old.kill()
+    with site.bridge("new", site.restored()) as new:
+        send(new, range(5, 10))
+        assert wait_for(lambda: site.has(range(10)), WRITTEN_S), new.said()
+
+
+def test_a_database_that_is_older_than_its_run_writes_nothing_twice(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    site, url = Site(tmp_path, postgres), postgres.new_database("UTF8")
+    with site.bridge("old", url) as old:
+        send(old, range(5))
+        assert wait_for(lambda: site.has(range(5)), WRITTEN_S), old.said()
+        site.back_up(url)
+        send(old, range(5, 10))
+        assert wait_for(lambda: site.has(range(10)), WRITTEN_S), old.said()
+        old.kill()
+    with site.bridge("new", site.restored()) as new:
+        send(new, range(10, 13))
+        assert wait_for(lambda: "Give the trial another name" in new.said(), WRITTEN_S), new.said()
+        assert site.has(range(10))
 
 
 @pytest.mark.slow

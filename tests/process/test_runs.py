@@ -45,7 +45,10 @@ class Service:
     def start(self, program: str, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
         """Start a program that names its run nowhere but in its code and these variables."""
         path = self.directory / "train.py"
-        path.write_text(textwrap.dedent(program))
+        text = textwrap.dedent(program)
+        # To write it again would truncate it while a process started before reads it.
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
         environ = clean_environment(self.directory, OTEL_EXPORTER_OTLP_ENDPOINT=self.url)
         del environ["OTEL_RL_TRIAL"]
         return subprocess.Popen(

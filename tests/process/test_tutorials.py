@@ -1,6 +1,7 @@
 """Tutorials, and how-to pages, are followed from top to bottom: commands print what they show.
 
-Those that need a framework are in ``tests/frameworks/test_tutorials.py``.
+Those that need a framework are in ``tests/frameworks/test_tutorials.py``, and what
+``find-a-straggler`` leaves behind is looked at in ``test_view_demo.py``.
 """
 
 import subprocess
@@ -56,15 +57,10 @@ def test_from_wandb(tmp_path: Path) -> None:
     picture(directory, "bandit/one", "from-wandb", height=1560)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1_200)  # a minute on a quiet machine
-def test_find_a_straggler(tmp_path: Path) -> None:
-    followed("tutorials/find-a-straggler", tmp_path / "find-a-straggler")
-
-
 SEEN = {
     "compare": ([], ""),
     "hook": (["grpo-7b/1"], "loss"),
+    "read-a-log": ([], ""),
     "replay": (["grpo-7b/1"], "trainer/loss"),
     "second-tracker": (["grpo-7b/1"], "trainer/loss"),
     "sweeps": (["bandit/seed-0", "bandit/seed-1", "bandit/seed-2"], "trainer/loss"),

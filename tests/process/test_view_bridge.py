@@ -76,9 +76,9 @@ class Served:
         }
 
     def reader(self) -> int:
-        process = self.page._process
-        assert process is not None
-        return process.pid
+        pid = self.page._process.pid
+        assert pid is not None
+        return pid
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 def test_a_bridge_shows_its_runs_from_another_process(served: Served) -> None:
     assert b"<title>otel_rl</title>" in served.get("/")[1]
-    assert served.page._process is None  # nobody has asked for a run yet
+    assert served.page._process.pid is None  # nobody has asked for a run yet
     status, body = served.get("/api/runs")
     assert status == 200
     assert [run["experiment"] for run in json.loads(body)["runs"]] == ["grpo"]
@@ -157,7 +157,7 @@ def test_readers_need_a_token_where_senders_do(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(TOKEN)
     (tmp_path / "tokens").chmod(0o600)
     token = {"name": "team", "experiments": ["ppo*"], "file": str(tmp_path / "tokens")}
-    served = Served(tmp_path / "data", auth={"tokens": [token]})
+    served = Served(tmp_path / "data", team=[token])
     try:
         assert served.get("/api/runs")[0] == 401
         status, body = served.get("/api/runs", authorization=f"Bearer {TOKEN}")

@@ -5,12 +5,15 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from otel_rl.run_id import run_id
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl
+from tests.process.test_tutorials import followed
 from tests.support.browser import Browser
 from tests.support.screenshots import served, take
 
@@ -20,44 +23,46 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 
-def test_a_straggler_is_seen_live_and_in_the_report(tmp_path: Path) -> None:
-    run = run_id("grpo-demo", "seen")
-    data = tmp_path / ".otel_rl" / run
-    demo = ["demo", "--trial", "seen", "--tracker", "jsonl", "--fault", "straggler"]
+def test_the_straggler_of_the_tutorial_is_seen_on_the_page_and_in_the_report(
+    tmp_path: Path,
+) -> None:
+    """The tutorial is followed from top to bottom, as in ``test_tutorials.py``."""
+    directory = tmp_path / "find-a-straggler"
+    followed("tutorials/find-a-straggler", directory)
+    run = run_id("grpo-demo", "slow")
+    data, report = directory / ".otel_rl" / run, tmp_path / "report.html"
+    done = otel_rl("view", "--data", data, "--html", report, cwd=tmp_path)
+    assert done.status == 0, done.err
+    with served(data) as url, Browser(tmp_path / "profile") as browser:
+        browser.open(f"{url}#/run/{run}/workers", "workers")
+        phase = "[...document.querySelector('select').options]"
+        browser.do(
+            f"const one = {phase}.find((one) => one.value === 'trainer/train');"
+            "one.parentElement.value = one.value;"
+            "one.parentElement.dispatchEvent(new Event('change'))"
+        )
+        browser.wait("document.querySelector('#heatmap').data[0].z.length === 2")
+        rows = browser.get("document.querySelector('#heatmap').data[0].z")
+        late = [sum(one or 0 for one in row[-15:]) for row in rows]
+        assert max(late) > 1.5 * min(late), json.dumps(late)
+        into = ROOT / "docs/images" if os.environ.get("OTEL_RL_PICTURES") else tmp_path
+        take(browser, url, run, report, into)
+
+
+@contextmanager
+def demo(directory: Path, env: Mapping[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    """Run the demo with a generator that is killed."""
+    words = ["demo", "--trial", "killed", "--tracker", "jsonl", "--steps", "24"]
     process = subprocess.Popen(
-        [*OTEL_RL, *demo, "--steps", "60"],
-        cwd=tmp_path,
-        env=clean_environment(tmp_path),
+        [*OTEL_RL, *words],
+        cwd=directory,
+        env=dict(env),
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
     )
     try:
-        assert process.stderr is not None
-        link = next(found for line in process.stderr if (found := re.search(r"http\S+#\S+", line)))
-        with Browser(tmp_path / "profile") as browser:
-            browser.open(link[0], "overview")  # while it runs
-            browser.wait("document.querySelector('[data-panel]')?.data?.length > 0")
-            process.communicate()
-            assert process.returncode == 0
-            report = tmp_path / "report.html"
-            done = otel_rl("report", "--data", data, "-o", report, cwd=tmp_path)
-            assert done.status == 0, done.err
-            with served(data) as url:
-                heatmap = f"{url}#/run/{run}/workers"
-                browser.open(heatmap, "workers")
-                phase = "[...document.querySelector('select').options]"
-                browser.do(
-                    f"const one = {phase}.find((one) => one.value === 'trainer/train');"
-                    "one.parentElement.value = one.value;"
-                    "one.parentElement.dispatchEvent(new Event('change'))"
-                )
-                browser.wait("document.querySelector('#heatmap').data[0].z.length === 2")
-                rows = browser.get("document.querySelector('#heatmap').data[0].z")
-                late = [sum(one or 0 for one in row[-15:]) for row in rows]
-                assert max(late) > 1.5 * min(late), json.dumps(late)
-                into = ROOT / "docs/images" if os.environ.get("OTEL_RL_PICTURES") else tmp_path
-                take(browser, url, run, report, into)
+        yield process
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -83,15 +88,22 @@ _LANES = """(() => {
 """
 
 
-def test_the_lane_of_a_killed_worker_ends_and_is_marked(tmp_path: Path) -> None:
+def test_a_run_is_seen_live_and_the_lane_of_a_killed_worker_ends_and_is_marked(
+    tmp_path: Path,
+) -> None:
     run = run_id("grpo-demo", "killed")
     data = tmp_path / ".otel_rl" / run
-    demo = ("demo", "--trial", "killed", "--tracker", "jsonl", "--steps", "24")
     # On a slow machine the demo outlasts the minute for which spans are kept.
     kept = clean_environment(tmp_path, OTEL_RL_BRIDGE__ROWS__SPANS_HORIZON="3600")
-    done = otel_rl(*demo, cwd=tmp_path, env=kept, timeout_s=540)
-    assert done.status == 0, done.err
-    with served(data) as url, Browser(tmp_path / "profile") as browser:
+    with Browser(tmp_path / "profile") as browser, demo(tmp_path, kept) as process:
+        assert process.stderr is not None
+        link = next(found for line in process.stderr if (found := re.search(r"http\S+#\S+", line)))
+        browser.open(link[0], "overview")
+        browser.wait("document.querySelector('[data-panel]')?.data?.length > 0")
+        assert process.poll() is None
+        _, err = process.communicate()
+        assert process.returncode == 0, err
+    with served(data) as url, Browser(tmp_path / "later") as browser:
         seen = {}
         # The generator is killed after half of the steps.
         for last in range(10, 17):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.messages import Finding
 from otel_rl.records import ExperimentKey, ExperimentStatus
@@ -295,6 +296,29 @@ def test_a_healthy_run_is_called_so_in_the_list_and_one_not_looked_at_is_not(run
         run.life.processor.add_finding(LIVE, Finding(4, start_ns(LIVE), told, "words", causes))
         run.grow(1)
         browser.expect(cell, words)
+    assert browser.complaints() == []
+
+
+def test_rows_of_an_offline_run_wait_only_if_something_keeps_them(run: Run) -> None:
+    """W&B's library confirms those of an offline run together, when it closes the file."""
+    browser = run.open("health")
+    fact = "[...document.querySelectorAll('.fact')].find((one) => one.innerText.includes('{}'))"
+    waiting = f"{fact.format('rows not confirmed')}.innerText.split('\\n')[0]"
+    rows = f"{fact.format('rows')}.innerText.split('\\n')[0]"
+    browser.wait(f"Number({rows}) > 0 && {waiting} === {rows}")  # no tracker was there
+    deliveries = DeliveryStore(run.life.journal, "wandb", has_room=run.life.runs.has_room)
+    deliveries.opened(LIVE, "/data/wandb/offline-run-20261129_120000-abc")
+    run.grow(1)
+    browser.expect(waiting, "0")
+    deliveries.reported(LIVE, "waiting", "the disk is full")
+    run.grow(1)
+    browser.wait(f"{waiting} === {rows}")
+    deliveries.reported(LIVE, "live", "")
+    run.grow(1)
+    browser.expect(waiting, "0")
+    run.life.journal.close()  # as a bridge that was killed
+    browser.do("location.reload()")
+    browser.wait(f"{waiting} === {rows}")
     assert browser.complaints() == []
 
 

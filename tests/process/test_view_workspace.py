@@ -182,6 +182,63 @@ def test_a_star_brings_a_chart_to_the_first_row(browser: Browser) -> None:
     browser.wait(f"{first}.length === {len(before)}")
 
 
+def test_the_tools_of_a_chart_are_one_stop_of_the_tab_key_and_its_values_another(
+    browser: Browser,
+) -> None:
+    """Arrow keys lead through the tools, as WAI-ARIA has it of a toolbar."""
+    browser.wait(f"{PANELS}.slice(0, 3).every((one) => one.seen && one.tabIndex === 0)")
+    at = (
+        "((one) => [[...document.querySelectorAll('section .card')].indexOf(one.closest('.card')),"
+        " one.classList.contains('plot') ? 'plot' : one.textContent])(document.activeElement)"
+    )
+    browser.do("document.querySelector('#search').focus()")
+    reached = []
+    for _ in range(5):
+        browser.press(Keys.TAB)
+        reached.append(browser.get(at))
+    assert reached == [[0, "★"], [0, "plot"], [1, "★"], [1, "plot"], [2, "★"]]
+    for key, tool in (
+        (Keys.ARROW_RIGHT, "⤢"),
+        (Keys.ARROW_RIGHT, "svg"),
+        (Keys.END, "csv"),
+        (Keys.ARROW_RIGHT, "★"),
+        (Keys.ARROW_LEFT, "csv"),
+        (Keys.HOME, "★"),
+        (Keys.ARROW_RIGHT, "⤢"),
+        (Keys.ENTER, "⤢"),
+    ):
+        browser.press(key)
+        assert browser.get(at) == [2, tool]
+    browser.wait("document.activeElement.closest('.full') !== null")
+    browser.press(Keys.ESCAPE)
+    browser.wait("document.querySelector('.full') === null")
+    browser.press(Keys.TAB)
+    assert browser.get(at) == [2, "plot"]
+    browser.press(Keys.TAB, held=Keys.SHIFT)  # back to the tool that one came from
+    assert browser.get(at) == [2, "⤢"]
+
+
+def test_what_has_the_focus_is_not_below_the_head_of_the_page(browser: Browser) -> None:
+    browser.do(f"{section('env')}.querySelector('.fold').click()")  # a long page
+    browser.wait(f"{section('env')}.querySelectorAll('.star').length > 12")
+    star = "document.querySelector('.star').getBoundingClientRect()"
+    browser.do(f"scrollBy(0, {star}.top - 10)")
+    browser.wait(f"{star}.top < 12")
+    browser.do("document.querySelector('.star').focus()")
+    browser.wait(f"{star}.top >= document.querySelector('.bar').getBoundingClientRect().bottom")
+
+
+def test_who_moves_a_chart_by_keys_goes_on_at_its_neighbour(browser: Browser) -> None:
+    titles = "[...document.querySelectorAll('#first h3')].map((one) => one.textContent)"
+    before = browser.get(titles)
+    browser.wait(f"{PANELS}.slice(0, 2).every((one) => one.seen && one.tabIndex === 0)")
+    browser.do("document.querySelector('#search').focus()")
+    browser.press(Keys.TAB + Keys.ENTER)
+    browser.expect(titles, before[1:])
+    own = "document.activeElement.closest('.chart')?.querySelector('h3').textContent"
+    browser.expect(own, before[1])
+
+
 @pytest.mark.slow
 def test_smoothing_log_and_outliers_are_of_all_charts_and_in_the_address(browser: Browser) -> None:
     browser.do(
@@ -331,6 +388,12 @@ def test_a_step_before_the_fault_and_one_after_it_are_drawn_on_one_scale(
     for of_step in bars:
         (_, accused), *others = sorted(of_step)
         assert all(opacity < 0.6 * accused for _, opacity in others)
+    browser.as_phone(400)
+    try:  # which steps these are is not cut off
+        titles = "[...document.querySelectorAll('.change h3')]"
+        browser.wait(f"{titles}.every((one) => one.scrollWidth <= one.clientWidth)")
+    finally:
+        browser.as_phone(0)
     assert browser.complaints() == []
 
 
@@ -409,7 +472,7 @@ def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(
     with served(tmp_path / "data") as url:
         browser.open(url, "runs")
         browser.do("document.querySelector('#all').click()")
-        browser.wait("document.querySelector('#compare').data.length === 5")
+        browser.wait("document.querySelector('#compare').data?.length === 5")
         browser.wait("document.querySelector('#columns option[value=\"optim.lr\"]') !== null")
         browser.do(
             "const column = document.querySelector('#column'); column.value = 'optim.lr';"

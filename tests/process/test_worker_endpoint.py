@@ -178,7 +178,7 @@ def test_a_refusal_at_the_very_end_is_reported_too() -> None:
         endpoint.heal()
         request.respond(400, {}, b"")
 
-    program = LOOP.replace("0.02", "60")
+    program = LOOP.replace("0.02", "600")  # one export, however busy the machine is
     manner = but_heartbeats(refuse_once)
     with unruly(manner) as endpoint, worker(endpoint.url, program) as training:
         training.go_on()

@@ -86,7 +86,7 @@ sys.exit(int(sys.argv[3]))
 """
 
 NOBODY_S, SOMEBODY_S = 0.2, 60.0
-"""How long to wait for the first answer: not at all for one that cannot come."""
+"""How long to wait for the first answer, and for the last: not at all for one that cannot come."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,15 @@ class Trained:
 class Script:
     """The training script. It trains when it is told to."""
 
-    def __init__(self, directory: Path, url: str, *, patience_s: float) -> None:
+    def __init__(self, directory: Path, url: str, *, first_s: float, last_s: float) -> None:
         self._figures = directory / "figures.json"
         self._process = subprocess.Popen(
             [
-                sys.executable, "-c", TRAIN, str(patience_s), str(self._figures), str(STATUS),
+                sys.executable, "-c", TRAIN, str(first_s), str(self._figures), str(STATUS),
             ],
-            env=clean_environment(directory, OTEL_EXPORTER_OTLP_ENDPOINT=url),
+            env=clean_environment(
+                directory, OTEL_EXPORTER_OTLP_ENDPOINT=url, OTEL_RL_EXIT_TIMEOUT=str(last_s)
+            ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -139,10 +141,12 @@ class Script:
 
 
 @contextmanager
-def script(directory: Path, url: str, *, answered: bool = True) -> Iterator[Script]:
-    training = Script(directory, url, patience_s=SOMEBODY_S if answered else NOBODY_S)
+def script(
+    directory: Path, url: str, *, first_s: float = SOMEBODY_S, last_s: float = SOMEBODY_S
+) -> Iterator[Script]:
+    training = Script(directory, url, first_s=first_s, last_s=last_s)
     try:
-        assert training.is_answered() == answered
+        assert training.is_answered() == (first_s == SOMEBODY_S)
         yield training
     finally:
         training.end()
@@ -166,7 +170,7 @@ def assert_same(trained: Trained, with_a_bridge: Trained) -> None:
 def test_a_bridge_that_is_killed_at_the_start_changes_nothing(
     tmp_path: Path, with_a_bridge: Trained
 ) -> None:
-    with bridge(tmp_path) as service, script(tmp_path, service.url) as training:
+    with bridge(tmp_path) as service, script(tmp_path, service.url, last_s=NOBODY_S) as training:
         service.process.send_signal(signal.SIGKILL)
         service.process.wait()
         assert_same(training.train(), with_a_bridge)
@@ -177,5 +181,5 @@ def test_a_bridge_that_never_was_changes_nothing(tmp_path: Path, with_a_bridge: 
     with socket.socket() as nobody:  # bound, so that nobody else listens there meanwhile
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        with script(tmp_path, url, answered=False) as training:
+        with script(tmp_path, url, first_s=NOBODY_S, last_s=NOBODY_S) as training:
             assert_same(training.train(), with_a_bridge)

@@ -20,8 +20,6 @@ from tests.process.commands import clean_environment
 from tests.support.otlp_sink import Sink
 from tests.support.ports import free_ports
 
-__all__ = ["HEARTBEAT", "OWN_CLOCK", "Endpoint", "Manner", "Request", "Worker", "unruly", "worker"]
-
 PATIENCE_S = 90.0
 
 HEARTBEAT = "otel_rl.worker.heartbeat"

@@ -21,8 +21,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 
 from tests.support.otlp_requests import backwards
 
-__all__ = ["NOW_NS", "S", "conversations", "requests"]
-
 _Buckets = TypeVar("_Buckets", HistogramDataPoint, ExponentialHistogramDataPoint)
 
 NOW_NS = 1_700_000_000_000_000_000

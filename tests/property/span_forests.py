@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from otel_rl.records import SpanRecord
 
-__all__ = ["Task", "forests", "schedules", "spans_of", "unhurried"]
-
 # On a busy machine it is slow to make thirty spans.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -102,7 +102,7 @@ def _canonical(payload: bytes) -> str:
     return str(ExportMetricsServiceRequest.FromString(payload))
 
 
-def admission(key: ExperimentKey) -> tuple[Refusal, str] | None:
+def admission(key: ExperimentKey, _team: str) -> tuple[Refusal, str] | None:
     return (Refusal.NOT_ALLOWED, "no") if key.experiment == "two" else None
 
 

@@ -221,7 +221,7 @@ class Twins:
             (
                 aligner.take_dedup(),
                 aligner.span_window.recent.take_log(),
-                aligner.committed(),
+                aligner.committed(0, ""),
                 aligner.intake.steps.take_log(),
             )
             for aligner in self

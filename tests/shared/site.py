@@ -30,8 +30,6 @@ from tests.support.postgres import PostgresServer
 from tests.support.strays import processes_with
 from tests.support.wandb_server import WandbServer
 
-__all__ = ["LEASE_S", "Sender", "Site", "Striker"]
-
 LEASE_S = 3.0
 
 KEYS = "trainer/id_"  # with the number of the sender

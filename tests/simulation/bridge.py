@@ -29,8 +29,6 @@ from tests.simulation.knobs import Knobs
 from tests.simulation.library import Library
 from tests.support.stores import runs_of
 
-__all__ = ["Bridge", "Writer"]
-
 _LIMITS = ReceiveLimits()
 
 _RETRY_S = 1.0

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-__all__ = ["Clock"]
-
 
 class Clock:
     """Seconds that pass when somebody sleeps.

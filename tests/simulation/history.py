@@ -10,8 +10,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["CHUNK_LINES", "Away", "History", "Refused", "Uploader"]
-
 CHUNK_LINES = 7
 """The most that an uploader sends at once."""
 

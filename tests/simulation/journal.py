@@ -18,8 +18,6 @@ from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.errors import JournalFull, LeaseLost
 
-__all__ = ["Crash", "MemoryJournal", "Way"]
-
 _T = TypeVar("_T")
 
 _BRIDGES = "CREATE TABLE bridges (owner TEXT NOT NULL PRIMARY KEY, expires_ns BIGINT NOT NULL)"

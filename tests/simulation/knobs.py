@@ -8,8 +8,6 @@ from typing import Self
 from otel_rl.bridge.delivery.manager import DeliverySettings
 from otel_rl.bridge.rows.settings import AlignSettings
 
-__all__ = ["Knobs"]
-
 
 @dataclass(frozen=True, slots=True)
 class Knobs:

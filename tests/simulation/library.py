@@ -24,8 +24,6 @@ from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from tests.simulation.clock import Clock
 from tests.simulation.history import Away, History, Refused, Uploader
 
-__all__ = ["Library", "installed"]
-
 _FINISH_TIMEOUT_S = 10.0
 
 

@@ -11,17 +11,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, M
 
 from tests.support.otlp_requests import key_values
 
-__all__ = [
-    "CUMULATIVE",
-    "DELTA",
-    "counted",
-    "distribution",
-    "heartbeat",
-    "level",
-    "measurements",
-    "piece",
-]
-
 DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 

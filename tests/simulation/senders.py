@@ -11,8 +11,6 @@ from otel_rl.errors import OtelRLError
 from otel_rl.records import ExperimentKey
 from tests.simulation import otlp
 
-__all__ = ["MOST_VALUES", "Collector", "Measured", "Process", "distinct_values"]
-
 _MS = 1_000_000
 
 MOST_VALUES = 1 << 20

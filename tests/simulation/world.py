@@ -23,8 +23,6 @@ from tests.simulation.knobs import Knobs
 from tests.simulation.library import Library, installed
 from tests.simulation.senders import Collector, Measured, Process, distinct_values
 
-__all__ = ["Verdict", "simulate"]
-
 _START_NS = 1_700_000_000_000_000_000
 _NS_PER_S = 1_000_000_000
 

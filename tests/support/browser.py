@@ -17,8 +17,6 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 
-__all__ = ["Browser"]
-
 _MISSING = (
     "chromium and chromedriver are not installed; Debian has them as chromium and chromium-driver"
 )
@@ -104,9 +102,13 @@ class Browser:
         """Run JavaScript."""
         self._driver.execute_script(script)
 
-    def press(self, keys: str) -> None:
-        """Type keys, wherever the focus is."""
-        ActionChains(self._driver).send_keys(keys).perform()
+    def press(self, keys: str, *, held: str = "") -> None:
+        """Type keys, wherever the focus is, while another one is held down."""
+        actions = ActionChains(self._driver)
+        if held:
+            actions.key_down(held).send_keys(keys).key_up(held).perform()
+        else:
+            actions.send_keys(keys).perform()
 
     def click(self, selector: str) -> None:
         """Click an element where it is seen."""

@@ -5,8 +5,6 @@ import math
 import time
 from collections.abc import Callable
 
-__all__ = ["cost_ratio"]
-
 _ATTEMPTS = 8
 
 

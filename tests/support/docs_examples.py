@@ -26,20 +26,6 @@ import opentelemetry.sdk.metrics
 
 import otel_rl.worker.session
 
-__all__ = [
-    "IN_THE_LAB",
-    "Said",
-    "anchors",
-    "blocks",
-    "cells",
-    "examples",
-    "files",
-    "follow",
-    "followed_pages",
-    "is_shown",
-    "unrun",
-]
-
 _LOADED = (opentelemetry.exporter.otlp, opentelemetry.sdk.metrics, otel_rl.worker.session)
 
 
@@ -105,8 +91,10 @@ _VARYING = [
 ]
 
 
-_ON_A_SLOW_MACHINE = "otel-rl: writing the rest: "
-"""Begins a line that is printed only if the end takes a while."""
+_ON_A_BUSY_MACHINE = re.compile(r"otel-rl: writing the rest: |no clear cause; evidence ")
+"""Begins a line of a busy machine alone: the end takes a while there, and steps take longer without
+a cause that is to be found in the run. A line that names a cause is none of them.
+"""
 
 _WORKER = re.compile(r"\w+/\d+ ")
 """Begins a worker's line in a table."""
@@ -178,9 +166,7 @@ def is_shown(said: Said) -> bool:
 
 def _lines(text: str) -> list[str]:
     """Return the lines without what varies, those of workers that follow each other sorted."""
-    lines = [
-        _constant(line) for line in text.splitlines() if not line.startswith(_ON_A_SLOW_MACHINE)
-    ]
+    lines = [_constant(line) for line in text.splitlines() if not _ON_A_BUSY_MACHINE.match(line)]
     groups = groupby(lines, key=lambda line: _WORKER.match(line) is not None)
     return [
         line for are_workers, group in groups for line in (sorted(group) if are_workers else group)

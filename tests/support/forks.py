@@ -10,8 +10,6 @@ import signal
 import traceback
 from collections.abc import Callable
 
-__all__ = ["forked"]
-
 _MOST_S = 120
 
 

@@ -4,8 +4,6 @@ import socket
 import struct
 from typing import Self
 
-__all__ = ["EXPORT", "RawClient"]
-
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

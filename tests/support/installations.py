@@ -18,8 +18,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-__all__ = ["ROOT", "Installation", "build_wheel", "install", "required"]
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -9,8 +9,6 @@ from otel_rl.bridge.rows.stored_run import StoredRun
 # Parts of the log of steps, by number, that a journal would have.
 _STEPS: WeakKeyDictionary[Run, dict[int, bytes]] = WeakKeyDictionary()
 
-__all__ = ["from_bytes", "revived", "to_bytes"]
-
 
 def to_bytes(run: Run) -> bytes:
     """Encode the state of a run."""

@@ -26,14 +26,6 @@ from otel_rl.worker import served_policy, session
 from otel_rl.worker.metrics.gauges import SCOPE_NAME
 from otel_rl.worker.phases import flows
 
-__all__ = [
-    "State",
-    "begin_anew",
-    "forget_the_launch",
-    "own_instruments",
-    "process_of_a_command",
-]
-
 _ENDS_WITHIN_S: Final = 60.0
 """A thread that has been told to end does so far sooner, on a busy machine, too."""
 

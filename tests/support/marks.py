@@ -5,8 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-__all__ = ["ProcessMark"]
-
 _STARTS = frozenset(
     {
         "os.exec",

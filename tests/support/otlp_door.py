@@ -1,7 +1,7 @@
 """One way to send OTLP over either protocol, whatever the signal, with one answer and one error."""
 
 import gzip
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -9,12 +9,11 @@ import grpc
 import httpx
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
+from otel_rl.bridge.receive.audit import Audit
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.tokens import AuthSettings
+from otel_rl.bridge.receive.tokens import TeamSettings
 from otel_rl.signals import Signal
 from tests.support.otlp_requests import Receiver, grpc_receiver, http_receiver
-
-__all__ = ["PROTOCOLS", "Door", "Refused", "door_of"]
 
 PROTOCOLS = ["http", "grpc"]
 
@@ -101,7 +100,10 @@ class Door:
 
 @contextmanager
 def door_of(
-    protocol: str, limits: ReceiveLimits | None = None, auth: AuthSettings | None = None
+    protocol: str,
+    limits: ReceiveLimits | None = None,
+    auth: Sequence[TeamSettings] = (),
+    audit: Audit | None = None,
 ) -> Iterator[Door]:
     """Run a receiver of a protocol inside the context."""
     receivers: dict[str, Callable[..., AbstractContextManager[Receiver]]] = {
@@ -109,7 +111,7 @@ def door_of(
         "grpc": grpc_receiver,
     }
     with (
-        receivers[protocol](limits, auth=auth) as receiver,
+        receivers[protocol](limits, auth=auth, audit=audit) as receiver,
         httpx.Client(base_url=receiver.url, timeout=60, verify=False) as client,
         grpc.insecure_channel(receiver.server.address) as channel,
     ):

@@ -23,12 +23,13 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.receive.audit import Audit
 from otel_rl.bridge.receive.grpc import GrpcServer
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline, Storage
 from otel_rl.bridge.receive.server import HttpServer
 from otel_rl.bridge.receive.tls import Tls, TlsSettings, load_tls
-from otel_rl.bridge.receive.tokens import AuthSettings, Tokens
+from otel_rl.bridge.receive.tokens import TeamSettings, Tokens
 from otel_rl.records import Batch, Signal, Value
 
 Attributes = Mapping[str, Value]
@@ -350,13 +351,15 @@ def intake(
     journal: Journal,
     counters: Counters,
     limits: ReceiveLimits | None = None,
-    auth: AuthSettings | None = None,
+    auth: Sequence[TeamSettings] = (),
+    audit: Audit | None = None,
 ) -> IngestPipeline:
     return IngestPipeline(
         Storage(journal),
         limits or ReceiveLimits(),
         counters,
-        tokens=Tokens(auth or AuthSettings()),
+        tokens=Tokens(auth),
+        audit=audit,
     )
 
 
@@ -368,7 +371,8 @@ def _loaded(tls: TlsSettings | Tls | None) -> Tls | None:
 def http_receiver(
     limits: ReceiveLimits | None = None,
     *,
-    auth: AuthSettings | None = None,
+    auth: Sequence[TeamSettings] = (),
+    audit: Audit | None = None,
     tls: TlsSettings | Tls | None = None,
     before: Callable[[Receiver], object] = lambda _: None,
 ) -> Iterator[Receiver]:
@@ -379,7 +383,7 @@ def http_receiver(
             any timeout of its connection is over.
     """
     journal, counters = Journal(), Counters()
-    door = intake(journal, counters, limits, auth)
+    door = intake(journal, counters, limits, auth, audit)
     server = HttpServer(door, port=0, tls=_loaded(tls))
     receiver = Receiver(server, journal, counters)
     try:
@@ -396,11 +400,12 @@ def http_receiver(
 def grpc_receiver(
     limits: ReceiveLimits | None = None,
     *,
-    auth: AuthSettings | None = None,
+    auth: Sequence[TeamSettings] = (),
+    audit: Audit | None = None,
     tls: TlsSettings | Tls | None = None,
 ) -> Iterator[Receiver]:
     journal, counters = Journal(), Counters()
-    door = intake(journal, counters, limits, auth)
+    door = intake(journal, counters, limits, auth, audit)
     with GrpcServer(door, port=0, tls=_loaded(tls)) as server:
         yield Receiver(server, journal, counters)
     door.close()

@@ -4,7 +4,5 @@ from functools import partial
 
 import httpx
 
-__all__ = ["get", "post"]
-
 get = partial(httpx.get, verify=False)
 post = partial(httpx.post, verify=False)

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["free_ports"]
-
 # Below those that the system gives to outgoing connections (32768 and up on Linux): one of these
 # would take the port of a program in the moment in which it is down.
 _RANGE = range(20_000, 32_000)

@@ -19,8 +19,6 @@ import pytest
 
 from tests.support.ports import free_ports
 
-__all__ = ["MISSING", "PostgresServer", "bin_directory"]
-
 MISSING = "PostgreSQL's initdb is not installed (Debian: apt-get install postgresql)"
 
 _TIMEOUT_S = 60

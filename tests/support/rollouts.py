@@ -13,8 +13,6 @@ from otel_rl.records import Batch, ExperimentKey, TextSample, Value, Worker
 from otel_rl.signals import Signal
 from tests.support.otlp_requests import event, logs_request
 
-__all__ = ["GENERATOR", "progress", "sample", "write_rollouts"]
-
 GENERATOR = Worker("generator", "generator-0", 0)
 
 _AT_ONCE = 512  # rollouts of a commit

@@ -1,7 +1,7 @@
 """Writes the pictures of README and docs: ``python -m tests.support.screenshots DATA RUN REPORT``.
 
 ``DATA`` has a run of ``otel-rl demo --fault straggler``, ``REPORT`` is made of it by
-``otel-rl report``. ``tests/process/test_view_demo.py`` makes both, and calls ``take``.
+``otel-rl view --html``. ``tests/process/test_view_demo.py`` makes both, and calls ``take``.
 """
 
 import os
@@ -16,11 +16,10 @@ from pathlib import Path
 from otel_rl.run_id import run_id
 from tests.support.browser import Browser
 
-__all__ = ["picture", "served", "take"]
-
 _IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 _PAGES = {"overview": "light", "timeline": "light", "workers": "dark"}
+_CHARTS = {"overview": "[data-panel]", "timeline": "#timeline", "workers": "#heatmap"}
 
 
 @contextmanager
@@ -69,9 +68,9 @@ def take(browser: Browser, url: str, run: str, report: Path, into: Path) -> None
         browser.open(url, "runs")
         browser.do(f"localStorage.setItem('otel_rl.theme', '{theme}')")
         browser.open(f"{url}#/run/{run}/{page}", page)
+        _draw(browser, _CHARTS[page])
         if page == "overview":
             browser.wait("document.querySelector('#verdict').textContent.length > 40")
-            _draw(browser, "[data-panel]")
             # A busy machine may have another cause, without these: then the picture is not kept.
             for part in (
                 ("[data-evidence=workers]", "[data-change]") if into.name == "images" else ()

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-__all__ = ["draw_few", "examples", "selected", "slow_after"]
-
 _FEW = "OTEL_RL_TEST_FEW_EXAMPLES"
 _SHARE = 0.25
 

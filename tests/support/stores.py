@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.records import ExperimentKey
 
-__all__ = ["Store", "runs_of"]
-
 
 class Store:
     """One place for a journal.

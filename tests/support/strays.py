@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-__all__ = ["processes_with"]
-
 
 def processes_with(variable: str, value: str) -> dict[int, str]:
     """Process id to command line of every process but this one whose environment has the mark."""

@@ -14,8 +14,6 @@ from typing import Self
 
 import pyte
 
-__all__ = ["Terminal"]
-
 _DEADLINE_S = 120.0
 
 

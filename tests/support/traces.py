@@ -11,8 +11,6 @@ from otel_rl.bridge.rows.spans import SpanWindow
 from otel_rl.records import ExperimentKey, SpanRecord
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["BEGUN_NS", "MS", "keep_spans", "span", "steps_of_a_run"]
-
 BEGUN_NS = 1_700_000_000_123_456_789
 MS = 1_000_000
 

@@ -31,8 +31,6 @@ from otel_rl.records import (
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["GRPO", "HOSTILE", "KEYS", "MEASURED", "T0", "LookedAt", "S", "write_run"]
-
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
 

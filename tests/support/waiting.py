@@ -5,8 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["collect_garbage", "wait_until"]
-
 _LOOK_S = 0.02
 
 

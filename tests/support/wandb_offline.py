@@ -13,8 +13,6 @@ from typing import Any
 
 from wandb.proto import wandb_internal_pb2 as pb
 
-__all__ = ["OfflineRun", "read_offline_run", "run_directories"]
-
 _FILE_HEADER = 7
 _BLOCK = 32 * 1024
 _HEADER = struct.Struct("<IHB")

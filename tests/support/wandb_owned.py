@@ -7,8 +7,6 @@ from otel_rl.bridge.delivery.wandb.account import Account
 from otel_rl.bridge.delivery.wandb.shared import Marks
 from tests.support.wandb_server import API_KEY, WandbServer
 
-__all__ = ["MARK", "Owned"]
-
 MARK = "otel_rl/row/mine"
 SHARED = {"X-WANDB-USE-ASYNC-FILESTREAM": "true"}
 CONFIG = json.dumps({"_wandb": {"value": {"t": {"3": [14, 67]}}}})

@@ -23,7 +23,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -31,8 +31,6 @@ from typing import Any, Self
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
-
-__all__ = ["API_KEY", "Run", "WandbServer"]
 
 API_KEY = "0123456789abcdef0123456789abcdef01234567"
 ENTITY = "test-entity"
@@ -142,9 +140,14 @@ def _rows_in(request: Request, body: bytes) -> int:
 
 
 class WandbServer:
-    """Starts in a thread on a free port. All methods may be called from any thread."""
+    """Starts in a thread on a free port. All methods may be called from any thread.
 
-    def __init__(self) -> None:
+    Args:
+        features: What it says that it can do.
+    """
+
+    def __init__(self, features: Sequence[str] = ()) -> None:
+        self._features = [{"name": name, "isEnabled": True} for name in features]
         # _lock guards everything below.
         self._lock = threading.RLock()
         self._runs: dict[str, Run] = {}
@@ -421,7 +424,7 @@ class WandbServer:
             "RunStoppedStatus": self._stopped_status,
             "SavedView": self._saved_view,
             "UpsertView2": self._upsert_view,
-            "ServerFeaturesQuery": lambda _: {"serverInfo": {"features": []}},
+            "ServerFeaturesQuery": lambda _: {"serverInfo": {"features": self._features}},
             "ServerInfo": lambda _: {"serverInfo": {"cliVersionInfo": {"max_cli_version": "9.9"}}},
             "UpsertBucket": partial(self._upsert, client=client),
             "Viewer": lambda _: {"viewer": _VIEWER},

@@ -11,8 +11,6 @@ import wandb as theirs
 
 import otel_rl.integrations.wandb as ours
 
-__all__ = ["differences"]
-
 FUNCTIONS = ("init", "log", "define_metric", "finish", "login")
 METHODS = {
     "Run": ("log", "define_metric", "finish"),

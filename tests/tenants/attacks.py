@@ -17,8 +17,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from otel_rl.semconv.spec import STEP_SPAN
 from tests.support.otlp_requests import delimited, gauge, key_values, metrics_request, point
 
-__all__ = ["ATTACKER", "ATTACKS", "Attack", "Lane", "Request"]
-
 ATTACKER = "attacker"
 """Where the names of its experiments begin, and the name of its token."""
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from tests.tenants.attacks import ATTACKS
 from tests.tenants.stage import STOP_TIMEOUT_S, Figures, play
 
-__all__ = ["BOUNDS", "main", "over_bounds"]
-
 SECONDS = 30.0
 SHOWN = 3
 

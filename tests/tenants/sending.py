@@ -12,8 +12,6 @@ from multiprocessing.synchronize import Event
 
 from tests.tenants.attacks import Attack, Lane
 
-__all__ = ["Address", "attack"]
-
 _TIMEOUT_S = 60.0
 _PAUSE_S = 0.05
 _RECONNECT_S = 5.0

@@ -22,8 +22,6 @@ from tests.tenants.attacks import ATTACKER, Attack
 from tests.tenants.sending import Address, attack
 from tests.tenants.victim import TIMEOUT_S, VICTIM, Bystander
 
-__all__ = ["STOP_TIMEOUT_S", "Figures", "play"]
-
 STOP_TIMEOUT_S = 20.0
 """The bridge's setting: what an attacker has sent may take longer to be made into rows."""
 
@@ -128,7 +126,7 @@ def _bridge(
     file.write_text(
         f"stop_timeout = {STOP_TIMEOUT_S}\n"
         + "".join(
-            f'[[auth.tokens]]\nname = "{name}"\nexperiments = ["{name}/*"]\n'
+            f'[[team]]\nname = "{name}"\nexperiments = ["{name}/*"]\n'
             f'sha256 = ["{sha256(token.encode()).hexdigest()}"]\n'
             for name, token in _TOKENS.items()
         )

@@ -24,8 +24,6 @@ from tests.faults.keeper import wait_for
 from tests.support.otlp_requests import gauge, key_values, metrics_request, point
 from tests.tenants.sending import Address
 
-__all__ = ["TIMEOUT_S", "VICTIM", "Bystander"]
-
 VICTIM = "victim"
 """Where the names of its experiments begin, and the name of its token."""
 

@@ -11,8 +11,6 @@ from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.records import Row
 from tests.support.docs_examples import blocks
 
-__all__ = ["install_example", "read_example", "register"]
-
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "write-a-tracker.md"
 _CODE = _ROOT / "examples" / "tracker" / "sqlite.py"

@@ -20,18 +20,6 @@ from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.records import Row
 from tests.trackers.programs import TrackioServer
 
-__all__ = [
-    "Place",
-    "hold_mlflow",
-    "hold_tensorboard",
-    "mlflow_values",
-    "read_mlflow",
-    "read_tensorboard",
-    "read_trackio",
-    "trackio_logs",
-    "trackio_query",
-]
-
 _AXES = {"attempt", "policy_version", "otel_rl/time", MARK}
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _FLOAT_MAX = sys.float_info.max

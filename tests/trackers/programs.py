@@ -14,8 +14,6 @@ import httpx
 from tests.support import waiting
 from tests.support.ports import free_ports
 
-__all__ = ["MlflowServer", "TrackerServer", "TrackioServer"]
-
 wait_until = partial(waiting.wait_until, timeout_s=240)
 
 

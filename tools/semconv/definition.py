@@ -15,8 +15,6 @@ import yaml
 
 from otel_rl.semconv.spec import Instrument, Reduction, Summary, Tier
 
-__all__ = ["Attribute", "Event", "Member", "Metric", "Registry", "RegistryError", "read"]
-
 _Stability = Literal["development", "alpha", "beta", "release_candidate", "stable"]
 
 

@@ -7,16 +7,17 @@ Needs PyYAML, which is a development dependency: what is generated is committed 
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tools.semconv import definition, proposal, render, rules
 
-__all__ = ["main", "rendered"]
-
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _PACKAGE = Path("otel_rl/semconv")
+_CODE = ("otel_rl", "tests", "tools", "docs", "bench", "exams", "examples")
+_WORD = re.compile(r"\b[A-Z]\w+")
 REGISTRY = _CHECKOUT / _PACKAGE / "registry"
 TEMPLATE = Path(__file__).with_name("semantic-conventions.md.in")
 PROPOSAL = Path(__file__).with_name("proposal.md.in")
@@ -31,7 +32,7 @@ def rendered(registry_directory: Path = REGISTRY) -> Mapping[Path, str]:
     registry = definition.read(registry_directory)
     rules.check(registry)
     return {
-        _PACKAGE / "names.py": render.names(registry),
+        _PACKAGE / "names.py": render.names(registry, _words_of_code()),
         _PACKAGE / "registry.json": render.data(registry),
         Path("docs/semantic-conventions.md"): render.page(
             registry, TEMPLATE.read_text(encoding="utf-8")
@@ -40,6 +41,17 @@ def rendered(registry_directory: Path = REGISTRY) -> Mapping[Path, str]:
             registry, PROPOSAL.read_text(encoding="utf-8")
         ),
     }
+
+
+def _words_of_code() -> frozenset[str]:
+    """Return the words of all code, without the file whose names they may use."""
+    files = (
+        path
+        for folder in _CODE
+        for path in (_CHECKOUT / folder).rglob("*.py")
+        if path != _CHECKOUT / _PACKAGE / "names.py"
+    )
+    return frozenset(word for path in files for word in _WORD.findall(path.read_text("utf-8")))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,8 +11,6 @@ from string import Template
 from otel_rl.semconv.spec import Instrument
 from tools.semconv.definition import Attribute, Event, Metric, Registry
 
-__all__ = ["document"]
-
 _OURS = "otel_rl."
 _LINK = re.compile(r"\[[^\]]*\]\([^)]*\)\.?")
 _LEVELS = {"required": "`Required`", "recommended": "`Recommended`", "opt_in": "`Opt-In`"}

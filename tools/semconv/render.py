@@ -5,15 +5,13 @@ The output has the formatter's style, so that it passes the lint unchanged.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from string import Template
 
 from otel_rl.semconv.spec import Reduction, Tier
 from tools.semconv.definition import Attribute, Event, Member, Metric, Registry
 
-__all__ = ["constant", "data", "names", "page"]
-
-_HEADER = '''"""Every name of the registry; METRICS and PHASES have what it says about each of them.
+_HEADER = '''"""Names of the registry that code uses; METRICS and PHASES describe every one.
 
 Generated from ``registry/*.yaml`` by ``python -m tools.semconv.generate``. Do not edit.
 """
@@ -47,22 +45,27 @@ def constant(name: str) -> str:
     return name.replace(".", "_").upper()
 
 
-def names(registry: Registry) -> str:
-    """Return the source of ``names.py``: constants, and the known values of attributes."""
+def names(registry: Registry, used: Collection[str]) -> str:
+    """Return the source of ``names.py``: constants, and the known values of attributes.
+
+    Args:
+        registry: Source of the names.
+        used: Words of the code; what is not among them is left out.
+    """
     known = {
         *(attribute.key for attribute in registry.attributes),
         *(metric.name for metric in registry.metrics if not metric.name.startswith(_BRIDGE)),
-        *(event.name for event in registry.events),
         *(key for event in registry.events for key, _ in event.attributes),
     }
+    events = {event.name for event in registry.events}
+    known = {name for name in known if constant(name) in used} | events
     classes = "".join(
         f"\n\n{_values_class(attribute)}"
         for attribute in sorted(registry.attributes, key=lambda attribute: attribute.key)
-        if attribute.members
+        if attribute.members and _values_name(attribute) in used
     )
     return (
         _HEADER
-        + f'SCHEMA_URL: Final = "{registry.schema_url}"\n\n'
         + "".join(_named(constant(name), name) for name in sorted(known, key=constant))
         + classes
         + f"\n\n{_event_names(registry.events)}"
@@ -127,13 +130,16 @@ def _named(name: str, value: str) -> str:
     return f'{name}: Final = "{value}"{reason}\n'
 
 
+def _values_name(attribute: Attribute) -> str:
+    return "".join(word.title() for word in attribute.key.replace("_", ".").split(".")) + "Values"
+
+
 def _values_class(attribute: Attribute) -> str:
-    name = "".join(word.title() for word in attribute.key.replace("_", ".").split(".")) + "Values"
     brief = f"Known values of ``{attribute.key}``; others are allowed."
     members = "".join(
         f'    {member.id.upper()} = "{member.value}"\n' for member in attribute.members
     )
-    return f'class {name}(StrEnum):\n    """{brief}"""\n\n{members}'
+    return f'class {_values_name(attribute)}(StrEnum):\n    """{brief}"""\n\n{members}'
 
 
 def _metric(metric: Metric) -> Mapping[str, object]:

@@ -11,8 +11,6 @@ from fnmatch import fnmatchcase
 from otel_rl.semconv.spec import Instrument, Reduction
 from tools.semconv.definition import Attribute, Event, Metric, Registry, RegistryError
 
-__all__ = ["check"]
-
 MAX_FIRST_SENTENCE = 89  # with its indent and quotes it is the first line of a docstring
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*(\.[a-z][a-z0-9]*(_[a-z0-9]+)*)+")

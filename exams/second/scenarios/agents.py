@@ -3,8 +3,6 @@
 from exams.second.scenario import ONE, Scenario, both, fault
 from exams.second.trouble import Shape, What
 
-__all__ = ["SCENARIOS"]
-
 _TOOL = fault("agents.tool_slow", What.SLOW, "env", "slow_tool", phase="tool_search", size=4)
 _TRAIN = fault("agents.one_rank_trains_slowly", What.SLOW, "trainer", "straggler slow_training",
                phase="train", index=ONE, begins=0.65, needs="waits")  # fmt: skip

@@ -3,8 +3,6 @@
 from exams.second.scenario import ONE, Scenario, both, fault
 from exams.second.trouble import Shape, What
 
-__all__ = ["SCENARIOS"]
-
 _GENERATE = "slow_generation straggler"
 _ALL = fault("async.all_generate_slowly", What.SLOW, "generator", "slow_generation",
              phase="generate")  # fmt: skip

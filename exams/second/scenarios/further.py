@@ -3,8 +3,6 @@
 from exams.second.scenario import ONE, Scenario, fault, healthy
 from exams.second.trouble import Shape, What
 
-__all__ = ["SCENARIOS"]
-
 SCENARIOS: tuple[Scenario, ...] = (
     fault("lockstep.nic_of_one_host_slow", What.NIC, "trainer", "slow_sync straggler slow_link",
           index=ONE, needs="waits many", names_worker=False),
@@ -74,6 +72,16 @@ SCENARIOS: tuple[Scenario, ...] = (
           phase="tool_search", size=25, index=ONE, shape=Shape.SOME, needs="quiet"),
     fault("agents.all_tools_slow", What.SLOW, "env", "slow_tool", size=4),
     fault("agents.trainer_killed", What.KILL, "trainer", "crash", index=ONE, needs="ours"),
+    fault("lockstep.one_rank_leaks_memory", What.LEAK, "trainer", "memory_growth", index=ONE,
+          begins=0.4, needs="metrics"),
+    fault("async.generator_leaks_memory", What.LEAK, "generator", "memory_growth", index=ONE,
+          begins=0.4, needs="metrics"),
+    fault("lockstep.prompts_too_hard", What.DEAD, "trainer", "dead_groups", needs="metrics"),
+    fault("async.prompts_too_hard", What.DEAD, "trainer", "dead_groups", needs="metrics"),
+    healthy("lockstep.cache_fills", What.FILLS, "trainer", 36.0, needs="metrics"),
+    healthy("async.cache_fills", What.FILLS, "generator", 36.0, needs="metrics"),
+    healthy("lockstep.prompts_solved", What.SOLVED, "trainer", needs="metrics"),
+    healthy("async.prompts_solved", What.SOLVED, "trainer", needs="metrics"),
     healthy("lockstep.plain_called", needs="ours controller waits"),
     healthy("lockstep.plain_in_short_steps", needs="ours short waits"),
     healthy("agents.plain_by_metrics", needs="stock untraced"),

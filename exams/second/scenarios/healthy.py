@@ -3,8 +3,6 @@
 from exams.second.scenario import ONE, Scenario, healthy
 from exams.second.trouble import What
 
-__all__ = ["SCENARIOS"]
-
 _LR = "kl_growth"  # a new learning rate may well move the policy further
 
 SCENARIOS: tuple[Scenario, ...] = (

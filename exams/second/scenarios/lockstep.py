@@ -3,8 +3,6 @@
 from exams.second.scenario import ONE, Scenario, both, fault
 from exams.second.trouble import Shape, What
 
-__all__ = ["SCENARIOS"]
-
 _SLOW_RANK = "straggler slow_training"
 _ONE = fault(
     "lockstep.one_rank_trains_slowly", What.SLOW, "trainer", _SLOW_RANK, phase="train", index=ONE,

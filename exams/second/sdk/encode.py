@@ -8,8 +8,6 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from exams.second.program import Program
 
-__all__ = ["BEGIN_NS", "STEP", "host_of", "nanoseconds", "pairs", "resource_of", "unit_of"]
-
 BEGIN_NS: Final = 1_790_000_000 * 10**9
 STEP: Final = "rl.loop.iteration"
 

@@ -15,8 +15,6 @@ from exams.second.sdk.metrics import Instruments
 from exams.second.sdk.spans import span_of
 from exams.second.systems.world import Event, Point, Record, Span
 
-__all__ = ["Exporter"]
-
 
 class Exporter:
     """One process's SDK.

@@ -18,8 +18,6 @@ from exams.second.program import Telemetry
 from exams.second.sdk.encode import STEP, pairs, unit_of
 from exams.second.systems.world import Point
 
-__all__ = ["Instruments"]
-
 _BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 _DELTA: Final = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 _CUMULATIVE: Final = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE

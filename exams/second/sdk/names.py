@@ -2,8 +2,6 @@
 
 from typing import Final
 
-__all__ = ["WAITS", "phase_metric", "span_name", "value_name"]
-
 WAITS: Final = frozenset(
     {"collector_wait", "rank_barrier", "reward_wait", "llm_wait", "idle", "buffer_wait"}
 )

@@ -5,8 +5,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanProto
 from exams.second.sdk.encode import STEP, nanoseconds, pairs
 from exams.second.systems.world import Span
 
-__all__ = ["span_of"]
-
 
 def span_of(one: Span, skew_s: float) -> SpanProto:
     """Encode a span of a process whose clock is ``skew_s`` wrong."""

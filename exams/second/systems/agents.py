@@ -9,8 +9,6 @@ from exams.second.systems.kernel import Barrier, Signal, Store, Task, Work
 from exams.second.systems.world import Span, Worker, World
 from exams.second.trouble import What
 
-__all__ = ["start"]
-
 _EPISODES = 2  # of an environment worker, each step
 _SLOTS = 3  # requests that an engine runs at once
 _TOOLS = (("tool_search", 0.5), ("tool_python", 0.35), ("tool_browser", 0.15))
@@ -32,6 +30,9 @@ class _Engine:
         self.running: list[_Request] = []
         self.tasks: list[Task] = []
         self.told = 0
+
+    def load(self) -> int:
+        return len(self.inbox.things) + len(self.running)
 
     def serve(self) -> Work[None]:
         world, worker = self.world, self.worker
@@ -135,7 +136,9 @@ class _Farm:
     def _ask(self, env: Worker, step: int) -> Work[None]:
         begin_s = self.kernel.now
         caller = env.begun("llm_wait", step)
-        engine = min(self.engines, key=lambda e: len(e.inbox.things) + len(e.running))
+        # Of engines with equally many requests any is next: none is left without work.
+        least = min(map(_Engine.load, self.engines))
+        engine = self.world.chance.choice([e for e in self.engines if e.load() == least])
         if self.world.chance.random() < 0.5:  # the session's engine has its prefix
             engine = self.engines[env.index % len(self.engines)]
         size = self.world.length(step) * math.exp(self.world.chance.gauss(-0.08, 0.4))

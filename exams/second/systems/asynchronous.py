@@ -8,8 +8,6 @@ from exams.second.systems.makers import Makers
 from exams.second.systems.world import Point, Worker, World
 from exams.second.trouble import What
 
-__all__ = ["start"]
-
 
 class _Pipeline:
     def __init__(self, world: World) -> None:

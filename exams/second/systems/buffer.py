@@ -7,8 +7,6 @@ from exams.second.systems.kernel import Signal
 from exams.second.systems.world import Span, Worker, World
 from exams.second.trouble import What
 
-__all__ = ["GROUPS", "SAMPLES", "Buffer", "Group"]
-
 GROUPS = 2  # of a generator, each step
 SAMPLES = 8  # of a group
 

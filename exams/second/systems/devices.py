@@ -7,8 +7,6 @@ from exams.second.sdk.encode import host_of
 from exams.second.systems.world import Point, Worker
 from exams.second.trouble import What
 
-__all__ = ["report_device"]
-
 
 def report_device(worker: Worker, step: int) -> None:
     """Report temperature and throttling, where the program measures its devices."""
@@ -23,6 +21,8 @@ def report_device(worker: Worker, step: int) -> None:
         _report_host(worker, step)
     if world.troubles.of(What.LINK):
         _report_links(worker, step)
+    if world.troubles.of(What.LEAK) or world.troubles.of(What.FILLS):
+        _report_memory(worker, step)
 
 
 def _report_host(worker: Worker, step: int) -> None:
@@ -32,6 +32,20 @@ def _report_host(worker: Worker, step: int) -> None:
     where = {"host.name": host_of(worker.role, worker.index)}
     for value, mode in ((steal, {"cpu.mode": "steal"}), (0.4 + 0.3 * chance.random(), {})):
         worker.record(Point("gauge", "system.cpu.utilization", value, None, {**where, **mode}))
+
+
+def _report_memory(worker: Worker, step: int) -> None:
+    """Report the memory of the process, in bytes, of which it may have 64 GiB."""
+    world, steps = worker.world, worker.world.program.steps
+    chance = random.Random(f"memory {world.program.seed} {step} {worker.index}")
+    used = 20 + chance.gauss(0, 0.2)
+    for one in world.troubles.of(What.LEAK):  # full soon after the run
+        if one.meets(worker.role, worker.index):
+            used += 38 * max(0, step - one.step) / (steps - one.step)
+    for one in world.troubles.of(What.FILLS):
+        used += one.size * (1 - math.exp(-6 * step / steps))
+    for name, value in (("usage", used), ("limit", 64.0)):
+        worker.record(Point("gauge", f"process.memory.{name}", value * 2**30))
 
 
 def _report_links(worker: Worker, step: int) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-__all__ = ["Barrier", "Kernel", "Signal", "Store", "Task", "Work"]
 
 
 @dataclass(eq=False)

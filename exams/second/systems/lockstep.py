@@ -8,8 +8,6 @@ from exams.second.systems.kernel import Barrier, Signal, Store, Task, Work
 from exams.second.systems.world import Point, Span, Worker, World
 from exams.second.trouble import What
 
-__all__ = ["start"]
-
 _CALLS = 4  # of a rank to the scorers, each step
 _RESTART_S = 40.0
 

@@ -6,8 +6,6 @@ from exams.second.systems.kernel import Signal, Store, Work
 from exams.second.systems.world import Point, Worker, World
 from exams.second.trouble import What
 
-__all__ = ["Makers"]
-
 
 class Makers:
     """All generators.

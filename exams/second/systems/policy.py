@@ -6,8 +6,6 @@ import random
 from exams.second.systems.world import Worker, World
 from exams.second.trouble import Trouble, What
 
-__all__ = ["report"]
-
 
 def report(worker: Worker, step: int, *, all_ranks: bool) -> None:
     """Report what a trainer knows after an update."""
@@ -39,8 +37,12 @@ def _checks(world: World, step: int, index: int) -> dict[str, float]:
         gap *= one.size if step >= one.step else 1
     for one in world.troubles.of(What.GAP_GROWS):
         gap *= 1 + (one.size - 1) * share
+    dead = {what: _so_far(world, what, step, 8) for what in (What.DEAD, What.SOLVED)}
     repeated = max(0.0, 0.03 + 0.02 * share + 0.35 * tricked + chance.gauss(0, 0.006))
     checks = {"gap": gap, "gap_kl": gap * gap * 6, "repeated": repeated}
+    if any(world.troubles.of(what) for what in dead):
+        share = 0.2 + 0.65 * sum(dead.values()) + chance.gauss(0, 0.03)
+        checks["frac_reward_zero_std"] = min(1.0, max(0.0, share))
     if step % 4 == 3:
         held_out = 0.15 + 0.35 * (1 - math.exp(-3 * share)) + 0.15 * _leapt(world, step)
         checks["held_out"] = held_out * (1 - 0.5 * tricked) + chance.gauss(0, 0.015)
@@ -48,13 +50,17 @@ def _checks(world: World, step: int, index: int) -> dict[str, float]:
 
 
 def _tricked(world: World, step: int) -> float:
-    steps = world.program.steps
-    return sum(_since(one, step, steps, 12) for one in world.troubles.of(What.HACK))
+    return _so_far(world, What.HACK, step, 12)
 
 
 def _leapt(world: World, step: int) -> float:
+    return _so_far(world, What.LEAP, step, 10)
+
+
+def _so_far(world: World, what: What, step: int, within: int) -> float:
+    """Return how far all slow changes of a kind have come."""
     steps = world.program.steps
-    return sum(_since(one, step, steps, 10) for one in world.troubles.of(What.LEAP))
+    return sum(_since(one, step, steps, within) for one in world.troubles.of(what))
 
 
 def _values(world: World, step: int, chance: random.Random) -> dict[str, float]:
@@ -67,6 +73,8 @@ def _values(world: World, step: int, chance: random.Random) -> dict[str, float]:
     for one in world.troubles.of(What.REWARD_JUMP):
         reward += 1.5 * (step >= one.step)
     reward += 0.3 * _tricked(world, step) + 0.25 * _leapt(world, step)
+    reward += (0.95 - reward) * _so_far(world, What.SOLVED, step, 8)
+    reward -= 0.2 * reward * _so_far(world, What.DEAD, step, 8)
     reward += sum(0.08 * math.sin(2 * math.pi * step / 17) for _ in world.troubles.of(What.SEASON))
     reward += chance.gauss(0, 0.015)
     if any(step >= one.step for one in world.troubles.of(What.REWARD_CONSTANT)):

@@ -13,8 +13,6 @@ from exams.second.sdk.names import WAITS, phase_metric, span_name, value_name
 from exams.second.systems.kernel import Kernel, Signal, Work
 from exams.second.trouble import Trouble, Troubles, What
 
-__all__ = ["Event", "Point", "Record", "Span", "Worker", "World"]
-
 Attributes = Mapping[str, str | int | float]
 
 

@@ -2,7 +2,7 @@
 
 journal ─ parts of a file ─> child process ─ temporary file, sync, rename ─> parts are removed
 
-A file's name is made of the journal's identity and a number that the journal gives once. A
+A file's name is made from the journal's identity and a number that the journal gives only once. A
 second write of a file, after a crash or on another bridge, gives the same values and name.
 """
 
@@ -25,8 +25,6 @@ from otel_rl.bridge.private_files import UMASK
 from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-
-__all__ = ["FILE_BYTES", "FILE_WRITER", "ArchiveUnwritable", "Archiver"]
 
 # Arrow loads pandas and numpy where they are installed, and needs neither for Parquet files. pandas
 # would take as much CPU as all else that a process does for a small file, numpy a quarter.
@@ -67,26 +65,25 @@ class ArchiveUnwritable(Exception):
 
 
 class _File(NamedTuple):
-    """A file that the child process is given."""
+    """A file that the child process is asked to write."""
 
     key: ExperimentKey
     number: int
 
 
 class _Child(NamedTuple):
-    """A child process, and its messages."""
+    """A child process, with the messages that it prints."""
 
     process: "subprocess.Popen[bytes]"
     errors: IO[bytes]
 
 
 class Archiver:
-    """Thread that writes the files of the runs that this bridge owns.
+    """Thread that writes the archive files of the runs that this bridge owns.
 
     Args:
-        directory: Of the archive.
-        every_s: Time that a value waits at most.
-        max_waiting_bytes: Bytes beyond which no more may wait, of all runs.
+        every_s: Longest time in seconds that a value waits.
+        max_waiting_bytes: Bytes beyond which no more values may wait, over all runs.
     """
 
     def __init__(
@@ -122,11 +119,14 @@ class Archiver:
         return not self._is_full
 
     def finish(self) -> None:
-        """Begin to write everything that waits; nothing more will come."""
+        """Begin to write all waiting values, because no more will come."""
         self._stopping.set()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until all is written, at most so long. The rest stays in the journal."""
+        """Wait until all values are written, at most ``timeout_s``.
+
+        The rest stays in the journal.
+        """
         if not self._thread.is_alive():
             return
         self._thread.join(timeout_s)
@@ -142,7 +142,7 @@ class Archiver:
         self._thread.join()
 
     def write_all(self) -> int:
-        """Write everything that waits. Returns the number of values.
+        """Write all waiting values. Returns the number of values.
 
         Raises:
             ArchiveUnwritable: A file cannot be written.
@@ -188,7 +188,7 @@ class Archiver:
 
     @contextlib.contextmanager
     def _failures_counted(self) -> Iterator[None]:
-        """Catch and count failures; values wait and are retried after a pause."""
+        """Catch and count failures; values go on waiting, and are retried after a pause."""
         try:
             yield
         except LeaseLost as exc:
@@ -267,7 +267,7 @@ class Archiver:
 
     @contextlib.contextmanager
     def _child(self) -> Iterator[_Child]:
-        """Start a child process, which ``join`` may kill; it has ended after the context."""
+        """Start a child process that ``join`` may kill; it has ended after the context."""
         with _child() as child:
             self._process = child.process
             try:

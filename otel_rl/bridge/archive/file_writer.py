@@ -1,9 +1,10 @@
 """Writes files of the archive, in a child process of the bridge (``archiver.py``).
 
-A process of its own, because Arrow takes a hundred megabytes, and the bridge's interpreter is busy
-with requests. Standard input has files one after another: a line of JSON (``FileHead``), then the
-parts, each after its length as eight bytes, then a length of 0. Standard output gets a line of JSON
-for each file, once it is on the disk or cannot be. Input that breaks off writes nothing.
+The files get a process of their own, because Arrow takes a hundred megabytes, and the bridge's
+interpreter is busy with requests. Standard input has files one after another: a line of JSON
+(``FileHead``), then the parts, each after its length as eight bytes, then a length of 0. Standard
+output gets a line of JSON for each file, once the file is on the disk or cannot be. Nothing is
+written of input that breaks off.
 """
 
 import contextlib
@@ -22,9 +23,12 @@ import pyarrow.parquet as pq
 
 from otel_rl.bridge.journal.state import decode
 from otel_rl.bridge.private_files import sync
-from otel_rl.bridge.rows.archived_points import ArchivedDetail, ArchivedPart, ArchivedSeries
-
-__all__ = ["SCHEMA", "FileHead", "main", "tables_of", "write_file"]
+from otel_rl.bridge.rows.archived_points import (
+    ArchivedDetail,
+    ArchivedMetric,
+    ArchivedPart,
+    ArchivedWorker,
+)
 
 _NONE: Final = -(1 << 63)
 _TEMPORALITIES: Final = (None, "cumulative", "delta", "step")
@@ -79,8 +83,8 @@ class FileHead(NamedTuple):
     """Description of a file, without its values.
 
     Attributes:
-        attempts: Number of each attempt of the run after the first, and the time that its values
-            are later than, in ns.
+        attempts: Number of each attempt of the run after the first, and the time in ns after which
+            values belong to it.
     """
 
     path: str
@@ -89,11 +93,20 @@ class FileHead(NamedTuple):
     attempts: Sequence[tuple[int, int]] = ()
 
 
+class _Series(NamedTuple):
+    worker: ArchivedWorker
+    metric: ArchivedMetric
+
+
 class _Columns:
-    """Values of several parts. Series are named by their place in ``series``."""
+    """Values of several parts, which name series by their place in ``series``."""
 
     def __init__(self) -> None:
-        self.series: dict[ArchivedSeries, int] = {}
+        self.series: list[_Series] = []
+        # Places of workers and metrics, and of series by both.
+        self._workers: dict[ArchivedWorker, int] = {}
+        self._metrics: dict[ArchivedMetric, int] = {}
+        self._places: dict[tuple[int, int], int] = {}
         self.of_series, self.kinds = array("i"), array("i")
         self.starts_ns, self.times_ns, self.steps = array("q"), array("q"), array("q")
         self.values = array("d")
@@ -102,16 +115,22 @@ class _Columns:
 
     def add(self, part: ArchivedPart) -> None:
         base = len(self.values)
-        places = [self.series.setdefault(one, len(self.series)) for one in part.series]
+        workers, metrics, places = self._workers, self._metrics, self._places
+        of_workers = {n: workers.setdefault(one, len(workers)) for n, one in part.workers.items()}
+        of_metrics = {n: metrics.setdefault(one, len(metrics)) for n, one in part.metrics.items()}
         runs = zip(
-            part.places,
+            part.of_workers,
+            part.of_metrics,
             part.lengths,
             part.starts_ns,
             part.kinds,
             strict=True,
         )
-        for place, length, start_ns, kind in runs:
-            self.of_series.extend(array("i", (places[place],)) * length)
+        for worker, metric, length, start_ns, kind in runs:
+            place = places.setdefault((of_workers[worker], of_metrics[metric]), len(places))
+            if place == len(self.series):
+                self.series.append(_Series(part.workers[worker], part.metrics[metric]))
+            self.of_series.extend(array("i", (place,)) * length)
             self.starts_ns.extend(array("q", (start_ns,)) * length)
             self.kinds.extend(array("i", (kind,)) * length)
         self.times_ns.extend(part.times_ns)
@@ -138,19 +157,22 @@ class _Columns:
             _array(array("i", bytes(4 * len(self.values)))), pa.array([text], pa.string())
         )
 
-    def words(self, text: Callable[[ArchivedSeries], str | None]) -> pa.Array:
+    def words(self, text: Callable[[_Series], str | None]) -> pa.Array:
         words = pa.array([text(one) for one in self.series], pa.string()).dictionary_encode()
         return pa.DictionaryArray.from_arrays(self.spread(words.indices), words.dictionary)
 
     def spread(self, of_each: pa.Array) -> pa.Array:
-        """Return the number of each value's series. Values of a series stand together."""
+        """Return ``of_each``, which has an entry for each series, repeated for each value.
+
+        The values of a series are adjacent.
+        """
         if self._runs is None:
             self._runs = pc.run_end_encode(_array(self.of_series))
         ends, series = self._runs.run_ends, self._runs.values
         return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, of_each.take(series)))
 
     def values_or_totals(self) -> pa.Array:
-        """Return the values; of a distribution its total, null if that is not known."""
+        """Return the values; for a distribution its total, null if the total is not known."""
         values, without_total = self.values[:], array("i", bytes(4 * len(self.values)))
         for place, detail in self.details.items():
             values[place] = detail.total or 0.0
@@ -158,7 +180,7 @@ class _Columns:
         return pc.if_else(_array(without_total).cast(pa.bool_()), None, _array(values))
 
     def of_details(self, kind: pa.DataType, what: Callable[[ArchivedDetail], object]) -> pa.Array:
-        """Return a field of each distribution, null beside other values."""
+        """Return a field of each distribution, and null for other values."""
         details, size = self.details, len(self.values)
         if not details:
             return pa.nulls(size, kind)
@@ -171,7 +193,7 @@ def tables_of(head: FileHead, parts: Iterable[bytes]) -> Iterator[pa.Table]:
     """Yield the values of a file, sorted by series and time: at least one table.
 
     Raises:
-        StateRefused: A part is something else.
+        StateRefused: A part is not a part of an archive.
     """
     columns = _Columns()
     for body in parts:
@@ -190,15 +212,15 @@ def _table(head: FileHead, columns: _Columns) -> pa.Table:
         [
             columns.constant(head.experiment),
             columns.constant(head.trial),
-            word(lambda one: one.role),
+            word(lambda one: one.worker.role),
             columns.spread(indices),
-            word(lambda one: one.instance),
-            word(lambda one: one.name),
-            word(lambda one: json.dumps(dict(one.attributes), ensure_ascii=False)),
-            word(lambda one: one.unit),
+            word(lambda one: one.worker.instance),
+            word(lambda one: one.metric.name),
+            word(lambda one: json.dumps(dict(one.metric.attributes), ensure_ascii=False)),
+            word(lambda one: one.metric.unit),
             word(_kind),
             temporalities.take(_array(columns.kinds)),
-            word(lambda one: one.scope),
+            word(lambda one: one.metric.scope),
             _known(columns.steps),
             _attempts(head, _array(columns.times_ns)),
             _known(columns.times_ns).cast(pa.timestamp("ns", tz="UTC")),
@@ -215,7 +237,7 @@ def _table(head: FileHead, columns: _Columns) -> pa.Table:
 
 
 def _by_series_and_time(columns: _Columns) -> pa.Array:
-    series = [*columns.series]
+    series = columns.series
     ranks = array("i", bytes(4 * len(series)))
     for rank, place in enumerate(sorted(range(len(series)), key=lambda one: _order(series[one]))):
         ranks[place] = rank
@@ -229,13 +251,13 @@ def _by_series_and_time(columns: _Columns) -> pa.Array:
 
 
 def write_file(path: Path, tables: Iterable[pa.Table]) -> int:
-    """Write a file that is there wholly or not at all, also after a power cut.
+    """Write a file so that it exists wholly or not at all, also after a power cut.
 
     Returns:
         The number of values.
 
     Raises:
-        OSError: No room, or the directory cannot be used.
+        OSError: There is no room, or the directory cannot be used.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}")
@@ -274,7 +296,7 @@ def _write_tables(file: BinaryIO, tables: Iterable[pa.Table]) -> int:
 
 
 def main() -> int:
-    """Write the files of standard input. Returns the exit status: 1 if the input breaks off."""
+    """Write the files from standard input. Returns the exit status: 1 if the input breaks off."""
     stdin = sys.stdin.buffer
     while line := stdin.readline():
         if not line.endswith(b"\n"):
@@ -297,7 +319,6 @@ def _answer(what: dict[str, object]) -> None:
 
 
 def _parts(stdin: BinaryIO) -> Iterator[bytes]:
-    """Yield the parts of one file."""
     while size := int.from_bytes(_exactly(stdin, 8), "big"):
         yield _exactly(stdin, size)
 
@@ -333,17 +354,18 @@ def _attempts(head: FileHead, times_ns: pa.Array) -> pa.Array:
     return attempts
 
 
-def _index(one: ArchivedSeries) -> int | None:
-    index = one.index
+def _index(one: _Series) -> int | None:
+    index = one.worker.index
     return index if index is not None and -(1 << 63) <= index < 1 << 63 else None
 
 
-def _kind(one: ArchivedSeries) -> str:
-    return "summary" if one.data == "summary" else one.instrument.value
+def _kind(one: _Series) -> str:
+    return "summary" if one.metric.data == "summary" else one.metric.instrument.value
 
 
-def _order(one: ArchivedSeries) -> tuple[object, ...]:
-    return one.name, one.attributes, one.role, _index(one) or 0, one.instance
+def _order(one: _Series) -> tuple[object, ...]:
+    worker, metric = one
+    return metric.name, metric.attributes, worker.role, _index(one) or 0, worker.instance
 
 
 def _buckets(one: ArchivedDetail) -> Sequence[dict[str, Any]]:

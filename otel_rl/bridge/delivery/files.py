@@ -10,27 +10,25 @@ from typing import Final
 from otel_rl.bridge.private_files import open_private
 from otel_rl.errors import TrackerError, TrackerRejected, TrackerUnavailable
 
-__all__ = ["AppendedFile", "check_journal", "not_opened", "unavailable"]
-
 _CHUNK: Final = 1 << 20  # bytes
 
 _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class AppendedFile:
-    """A file that only grows. What was appended counts once it was synced and read back.
+    """A file that only grows. Appended content counts once it was synced and read back.
 
-    Nothing is buffered here, so nothing is written after a call has returned. No call holds
-    Python's lock while the disk is waited for.
+    Nothing is buffered, so no write happens after a call has returned. No call holds Python's lock
+    while it waits for the disk.
 
     Args:
-        path: Of the file; it is made, readable by its owner only, if it is not there.
+        path: Path of the file; a missing file is made, readable by its owner only.
 
     Attributes:
-        end: End of the file's sound content, in bytes. ``append`` replaces what follows.
+        end: End of the file's sound content, in bytes. ``append`` replaces whatever follows it.
 
     Raises:
-        OSError: It cannot be opened; like all methods.
+        OSError: The file cannot be opened; any method may raise this for its own access.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +41,7 @@ class AppendedFile:
 
     @property
     def size(self) -> int:
-        """Bytes of the file, sound or not."""
+        """Bytes of the file, including content that is not sound."""
         return os.fstat(self._file.fileno()).st_size
 
     def chunks(self) -> Iterator[bytes]:
@@ -56,7 +54,7 @@ class AppendedFile:
         return os.pread(self._file.fileno(), size, position)
 
     def begin(self, end: int) -> None:
-        """Append from here on. Nothing before it is read back."""
+        """Append from ``end`` on. Content before it is not read back."""
         self.end = self._checked_end = end
         self._checksum = 0
 
@@ -79,10 +77,10 @@ class AppendedFile:
         os.fsync(self._file.fileno())
 
     def check(self) -> None:
-        """Sync the file, and check that the file of this name has the appended content.
+        """Sync the file, and check that the file at the path has the appended content.
 
         Raises:
-            TrackerUnavailable: It has something else.
+            TrackerUnavailable: The file at the path has other content.
         """
         self.sync()
         if not os.path.samestat(os.fstat(self._file.fileno()), self._path.stat()):
@@ -106,17 +104,17 @@ class AppendedFile:
 
 
 def check_journal(mark: Path, journal: str, *, rows: int, place: Path, kind: str) -> None:
-    """Refuse to append to the rows of another journal; mark a place without rows.
+    """Refuse to append to rows of another journal; mark a place that has no rows.
 
     Args:
         mark: File that names the journal.
-        journal: The present journal; empty to accept any.
-        rows: Number of rows that are there.
+        journal: Identity of the present journal; empty accepts any.
+        rows: Number of rows at the place.
         place: File or directory of the rows, for the message.
         kind: "file" or "directory".
 
     Raises:
-        TrackerRejected: There are rows of another journal.
+        TrackerRejected: The rows at the place are of another journal.
         OSError: The mark cannot be read or written.
     """
     written_from = mark.read_text().strip() if mark.exists() else ""
@@ -141,7 +139,6 @@ def unavailable(place: Path, exc: OSError, directory: Path) -> TrackerUnavailabl
 
 
 def not_opened(place: Path, exc: OSError, directory: Path) -> TrackerError:
-    """Return the error of a file that cannot be opened; see ``unavailable``."""
     if exc.errno in _NO_ROOM:
         return unavailable(place, exc, directory)
     return TrackerRejected(

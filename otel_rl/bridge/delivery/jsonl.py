@@ -1,25 +1,25 @@
-"""Writes each run to a file of JSON lines, for use without a tracker and for tests.
+"""Writes each run to a file of JSON lines, for use without a tracker, and for tests.
 
 The file is ``<directory>/<run id>.jsonl``; each line is one row:
 
     {"number": 7, "step": 3, "attempt": 1, "time_ns": 1700000000000000000, "policy_version": null,
      "values": {"trainer/loss": 0.25, "trainer/grad/norm": "NaN"}}
 
-Where an attempt repeats steps, the rows of the newest count.
+Where an attempt repeats steps, the rows of the newest attempt count.
 
-A row of text samples has no values but
+A row of text samples has no values, but tables:
 ``"tables": {"trainer/samples": {"columns": ["step", ...], "data": [[3, ...], ...]}}``.
-A row that explains a step has texts as well: ``"labels": {"critical_path/worker": "trainer-3"}``.
+A row that explains a step has texts, too: ``"labels": {"critical_path/worker": "trainer-3"}``.
 
-Beside it, ``<run id>.run.json`` holds the run's metadata: config, notes, tags, group, job type,
-attempts and status. ``<run id>.journal`` names the journal of the rows.
+Beside the file, ``<run id>.run.json`` holds the run's metadata: config, notes, tags, group, job
+type, attempts and status. ``<run id>.journal`` names the journal of the rows.
 
 ``<run id>.console.log`` holds the lines of the workers' consoles, ``[trainer/0] ...``.
 
-A row counts as safe when its line was synced and read back from the file of that name: a disk may
+A row counts as safe when its line was synced and read back from the file at this path: a disk may
 be full, and a file may be removed or replaced while it is written.
 
-JSON has no NaN and no infinities. They are the strings "NaN", "Infinity" and "-Infinity", which
+JSON has no NaN and no infinities. They become the strings "NaN", "Infinity" and "-Infinity", which
 ``float()`` reads in Python and ``Number()`` in JavaScript.
 """
 
@@ -50,13 +50,14 @@ from otel_rl.bridge.private_files import open_private, sync
 from otel_rl.errors import ConfigError, TrackerUnavailable
 from otel_rl.records import CONSOLE, Description, Row, Value
 
-__all__ = ["JSONL", "JsonLinesTracker"]
-
 _log = logging.getLogger(__name__)
 
 
 class JsonLinesTracker:
-    """Appends rows to one file per run. A partial last line of a crash is cut off on open."""
+    """Appends rows to one file per run.
+
+    Opening cuts off a partial last line that a crash has left.
+    """
 
     def __init__(self) -> None:
         self._path = Path()
@@ -140,7 +141,7 @@ class JsonLinesTracker:
         return self._next_row
 
     def _write_console(self, rows: Sequence[Row]) -> None:
-        """Append the lines that the file lacks; the operating system has them on return."""
+        """Append the console lines that the file lacks; the operating system has them on return."""
         if not any(CONSOLE in row.tables for row in rows):
             return
         if self._console is None:
@@ -208,9 +209,8 @@ class _Lines(NamedTuple):
     """Complete lines of a file.
 
     Attributes:
-        n: How many there are.
-        last: Where the last one begins.
-        end: Where it ends.
+        last: Position at which the last line begins.
+        end: Position at which the last line ends.
         has_zeros: Whether the file has a zero byte, which neither JSON nor a console has.
     """
 
@@ -240,9 +240,9 @@ class _Rows(NamedTuple):
 
     Attributes:
         sound_end: End of the rows that are consecutive from 0.
-        sound_rows: Number of the row after these.
+        sound_rows: Number of the row after the sound rows.
         end: End of the last complete row.
-        rows: Number of the row after that one.
+        rows: Number of the row after the last complete one.
     """
 
     sound_end: int
@@ -255,7 +255,7 @@ def _rows_of(file: AppendedFile, path: Path) -> _Rows:
     """Find the rows of a file.
 
     A power cut can leave a gap before later rows, because blocks of a file reach the disk in any
-    order. Only such a file is parsed line by line.
+    order. Only a file with a gap is parsed line by line.
     """
     lines = _lines_of(file)
     newest = _number(file.read(lines.last, lines.end - lines.last))

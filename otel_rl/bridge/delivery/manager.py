@@ -7,14 +7,15 @@ The tracker reports its position each time it is opened, so the bridge stores no
 be wrong. Any failure ends the writer; after a pause a new one opens the run again and resumes
 there. Rows leave the source only after they are confirmed.
 
-Runs of a tracker share nothing but the number of writers, and trackers share nothing: one that is
-unreachable, hangs or refuses a run delays no other. It only keeps the rows in the journal.
+Runs of a tracker share only the number of writers, and trackers share nothing: a tracker that is
+unreachable, hangs or refuses a run delays no other. It only keeps rows in the journal.
 """
 
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,8 +32,8 @@ from otel_rl.bridge.delivery.tracker import TrackerKind, backend
 from otel_rl.bridge.delivery.writer import Writer, WriterInBridge, WriterProcess
 from otel_rl.bridge.delivery.writer_slots import WriterSlots
 from otel_rl.bridge.private_files import make_private_directory
-from otel_rl.errors import ConfigError
-from otel_rl.records import Description, ExperimentKey
+from otel_rl.errors import ConfigError, NoTeam
+from otel_rl.records import Description, ExperimentKey, Row
 
 __all__ = ["Count", "DeliveryManager", "DeliverySettings", "RowSource", "RunState", "RunStatus"]
 
@@ -45,16 +46,20 @@ class DeliveryManager:
     """Delivers the rows of all runs to all trackers. Any thread may call any method.
 
     Args:
-        trackers: Settings of the delivery to each tracker, and the record of what it has; at least
-            one.
-        tenant: Name of the tenant whose a run is.
+        trackers: Settings of the delivery to each tracker, with the record of what the tracker has;
+            at least one.
+        tenant: Returns the name of the tenant that a run belongs to.
         tenants: Names of the tenants that have a token.
-        opened: Called with each run and its location, when that is known or another one; from the
-            run's own thread.
-        writer: Makes what drives a tracker; what its kind asks for if not given.
+        team: Returns the name of the team that a run belongs to; the team may have its own tracker
+            options.
+        opened: Called with each run and its location when the location becomes known or changes;
+            from the run's own thread.
+        written: Called with a tracker's name, a run and the rows that were handed to the tracker;
+            from the run's own thread.
+        writer: Makes the driver of a tracker; by default the driver that its kind asks for.
 
     Raises:
-        ConfigError: A tracker cannot work with its settings, or not write to its directory.
+        ConfigError: A tracker cannot work with its settings, or cannot write to its directory.
     """
 
     def __init__(
@@ -65,19 +70,23 @@ class DeliveryManager:
         *,
         tenant: Callable[[ExperimentKey], str] = lambda _: "",
         tenants: Collection[str] = (),
+        team: Callable[[ExperimentKey], str] = lambda _: "",
         opened: Callable[[ExperimentKey, str], None] = lambda *_: None,
+        written: Callable[[str, ExperimentKey, Sequence[Row]], None] = lambda *_: None,
         writer: Callable[[str], Writer] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._monotonic = monotonic
+        self._team = team
         self._nothing_follows = threading.Event()
         self._routes: dict[str, tuple[Route, Openings]] = {}
         for settings, record in trackers:
             kind = backend(settings.tracker)
-            kind.validate(settings.attributes)
+            for attributes in settings.of_teams.values() or [settings.attributes]:
+                kind.validate(attributes)
             _check_writable(settings.directory)
             self._routes[kind.name] = (
-                Route(source, record, settings, count, monotonic),
+                Route(*(source, record, settings, count, monotonic), partial(written, kind.name)),
                 Openings(
                     partial(writer or _writer, kind.name),
                     WriterSlots(
@@ -103,13 +112,13 @@ class DeliveryManager:
             runs = self._runs.setdefault(key, {})
             for name in [tracker] if tracker else self._routes:
                 if name not in runs:
-                    runs[name] = RunDelivery(key, *self._routes[name])
+                    runs[name] = RunDelivery(key, *self._route(name, key))
                     if self._stopping:
                         runs[name].stop(0)
                 runs[name].wake()
 
     def expect_nothing(self) -> None:
-        """Open also the runs of which a tracker waits to hear more: no metadata will come."""
+        """Also open the runs for which a tracker waits for metadata, because none will come."""
         if not self._nothing_follows.is_set():
             self._nothing_follows.set()
             for run in self._all():
@@ -118,7 +127,7 @@ class DeliveryManager:
     def stop(self, *, timeout_s: float, exit_code: int) -> Sequence[RunStatus]:
         """Write the remaining rows of every run, close it, and end all writers.
 
-        A run that the tracker refuses, or whose journal is gone, is tried once more; one whose
+        A run that the tracker refuses, or whose journal is gone, is tried once more; a run whose
         tracker is unavailable is retried until the timeout. Unwritten rows stay in the source.
 
         Returns:
@@ -154,13 +163,13 @@ class DeliveryManager:
             run.kill()
 
     def over(self) -> Sequence[ExperimentKey]:
-        """Runs that are closed, or had nothing to write, at every tracker; as they were begun."""
+        """Return the runs that every tracker has closed, or had nothing to write of, in order."""
         with self._lock:
             begun = {key: [*runs.values()] for key, runs in self._runs.items()}
         return [key for key, runs in begun.items() if all(run.is_over() for run in runs)]
 
     def let_go(self, keys: Iterable[ExperimentKey]) -> None:
-        """Forget the given runs where they are over; a run with new rows begins again."""
+        """Forget the given runs where their delivery is over; a run with new rows begins again."""
         with self._lock:
             for key in keys:
                 going = {
@@ -172,7 +181,7 @@ class DeliveryManager:
                     self._runs.pop(key, None)
 
     def busy(self) -> Sequence[ExperimentKey]:
-        """Return the runs of which a tracker is being written, or that wait for that."""
+        """Return the runs that are being written to a tracker, or wait for that."""
         return [*dict.fromkeys(run.key for run in self._all() if not run.is_idle())]
 
     def status(self) -> Sequence[RunStatus]:
@@ -181,10 +190,22 @@ class DeliveryManager:
         return sorted(every, key=lambda status: status.key)
 
     def pending(self, key: ExperimentKey) -> int:
-        """Return the rows that wait for the tracker that lacks most; 0 for an unknown run."""
+        """Return the number of rows that the slowest tracker lacks; 0 for an unknown run."""
         with self._lock:
             runs = [*self._runs.get(key, {}).values()]
         return max((run.status().pending for run in runs), default=0)
+
+    def _route(self, tracker: str, key: ExperimentKey) -> tuple[Route, Openings]:
+        """Return the route of a run to a tracker, with the options of its team if there are any."""
+        route, openings = self._routes[tracker]
+        if not route.settings.of_teams:
+            return route, openings
+        own = route.settings.of_teams.get(self._team(key))
+        if own is None:
+            return route, replace(openings, refusal=NoTeam(key.experiment))
+        settings = replace(route.settings, attributes=own)
+        knows_run = partial(_knows_run, backend(tracker), settings)
+        return replace(route, settings=settings), replace(openings, knows_run=knows_run)
 
     def _all(self, tracker: str = "") -> Sequence[RunDelivery]:
         with self._lock:

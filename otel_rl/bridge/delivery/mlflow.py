@@ -1,15 +1,16 @@
 """Writes each run to MLflow: a tracking server, or a database file.
 
-MLflow's primary key of a value is (run, metric, timestamp, step, value, is NaN), and a value that
-is there already is left as it is. All of these are the row's own, so a row that is sent again
-changes nothing. The last value of each row is its number, as metric ``otel_rl/row`` at the row's
-number as step: the largest one is the position, because batches are written in order and whole.
+MLflow's primary key of a value is (run, metric, timestamp, step, value, is NaN), and MLflow leaves
+a value that it has already as it is. All parts of the key come from the row, so a row that is sent
+again changes nothing. The last value of each row is its number, as metric ``otel_rl/row`` with the
+row's number as step: the largest one is the position, because batches are written in order and
+whole.
 
-A run is found again by its tag ``otel_rl.run_id``: MLflow makes the ids of runs itself.
+The tag ``otel_rl.run_id`` finds a run again: MLflow makes the ids of runs itself.
 
-MLflow refuses a whole batch with one name that it does not take: a metric, a parameter or a tag may
-have letters and digits of any script, ``_ - . : /`` and spaces, at most 250 of them, and may not
-read as another path (``a//b``, ``../a``).
+MLflow refuses a whole batch for one name that it does not accept: the name of a metric, a parameter
+or a tag may have letters and digits of any script, ``_ - . : /`` and spaces, at most 250
+characters, and may not read as another path (``a//b``, ``../a``).
 """
 
 import importlib.util
@@ -48,15 +49,6 @@ from otel_rl.redaction import redacted
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
     from mlflow.tracking import MlflowClient
-
-__all__ = [
-    "MARK",
-    "MLFLOW",
-    "RUN_TAG",
-    "MlflowSettings",
-    "MlflowTracker",
-    "mlflow_name",
-]
 
 RUN_TAG: Final = "otel_rl.run_id"
 """Tag with our id of a run, by which it is found."""
@@ -106,9 +98,11 @@ class MlflowSettings:
     """Options of the MLflow tracker.
 
     Attributes:
-        tracking_uri: Server (``http://mlflow:5000``) or database (``sqlite:///mlflow.db``). Empty
-            for ``MLFLOW_TRACKING_URI``, else ``mlflow.db`` in the tracker's directory.
-        experiment: MLflow's experiment. Empty for ``MLFLOW_EXPERIMENT_NAME``, else that of the run.
+        tracking_uri: URL of the server (``http://mlflow:5000``) or the database
+            (``sqlite:///mlflow.db``). Empty for ``MLFLOW_TRACKING_URI``, else ``mlflow.db`` in the
+            tracker's directory.
+        experiment: Name of MLflow's experiment. Empty for ``MLFLOW_EXPERIMENT_NAME``, else the
+            run's experiment.
     """
 
     tracking_uri: str = ""
@@ -119,7 +113,7 @@ class MlflowSettings:
         """Read the attributes of a run.
 
         Raises:
-            ConfigError: An unknown name, or a store that cannot recognise repeated values.
+            ConfigError: An option's name is unknown, or the store cannot recognise repeated values.
         """
         settings = parse_options("mlflow", cls, attributes, secret_hint=_SECRET_HINT)
         uri = settings.uri(os.environ)
@@ -138,12 +132,12 @@ class MlflowSettings:
         return urlsplit(uri).scheme in _SERVERS or uri == "databricks"
 
     def uri(self, environ: Mapping[str, str]) -> str:
-        """Return the store; empty for the file in the tracker's directory."""
+        """Return the URI of the store; empty for the file in the tracker's directory."""
         return self.tracking_uri or environ.get("MLFLOW_TRACKING_URI", "")
 
 
 class MlflowTracker:
-    """Tracker of one MLflow run. See the module."""
+    """Tracker of one MLflow run; see the module's docstring."""
 
     def __init__(self) -> None:
         self._client: MlflowClient | None = None
@@ -155,7 +149,7 @@ class MlflowTracker:
         self._tags: dict[str, str] = {}
 
     def open(self, run: RunInfo, /) -> int:
-        """Create the run, or resume the one with our tag."""
+        """Create the run, or resume the run with our tag."""
         from mlflow.tracking import MlflowClient
 
         settings = MlflowSettings.parse(dict(run.attributes))
@@ -225,7 +219,6 @@ class MlflowTracker:
         self._tags |= new
 
     def flush(self, *, timeout_s: float) -> int:  # noqa: ARG002  # MLflow has no queue
-        """Ask for the newest row."""
         with _translated():
             rows = _rows_of(self._opened().get_run(self._run_id))
         if rows < self._next_row:
@@ -242,7 +235,7 @@ class MlflowTracker:
         return f"{base}/#/experiments/{self._experiment_id}/runs/{self._run_id}"
 
     def close(self, *, exit_code: int) -> int:
-        """Ask for the newest row, and end the run."""
+        """Ask MLflow for the run's newest row, and end the run."""
         if self._client is not None:
             self.flush(timeout_s=0)
             with _translated():
@@ -251,7 +244,7 @@ class MlflowTracker:
         return self._next_row
 
     def _find(self, run_id: str) -> "Run | None":
-        """Return the run with our tag: of several the oldest, which has the rows."""
+        """Return the run with our tag; of several the oldest, which has the rows."""
         found = self._opened().search_runs(
             [self._experiment_id],
             f"tags.`{RUN_TAG}` = '{run_id}'",
@@ -285,7 +278,7 @@ class MlflowTracker:
         self._opened().set_tag(self._run_id, _JOURNAL_TAG, journal)
 
     def _log_table(self, row: Row, key: str, table: Table) -> None:
-        """Store a table as a file named by its row, so that one sent again replaces itself."""
+        """Store a table as a file named after its row, so that a repeated table replaces itself."""
         text = json.dumps({"columns": [*table.columns], "data": [[*line] for line in table.rows]})
         name = f"tables/{mlflow_name(key)}/{row.number}.json"
         self._opened().log_text(self._run_id, text, name)
@@ -297,10 +290,10 @@ class MlflowTracker:
 
 
 def _experiment(client: "MlflowClient", name: str, artifacts: Path | None) -> str:
-    """Return the id of MLflow's experiment of this name; made if it is not there.
+    """Return the id of MLflow's experiment with this name, creating a missing one.
 
     Raises:
-        TrackerRejected: It was deleted in MLflow.
+        TrackerRejected: The experiment was deleted in MLflow.
     """
     from mlflow.exceptions import MlflowException
 
@@ -328,7 +321,7 @@ def _rows_of(run: "Run") -> int:
 
 
 def _metrics(row: Row) -> Iterator["Metric"]:
-    """Yield the values of a row; the last one is its number."""
+    """Yield the values of a row, and its number as the last one."""
     from mlflow.entities import Metric
 
     time_ms = row.time_ns // 1_000_000
@@ -343,7 +336,7 @@ def _metrics(row: Row) -> Iterator["Metric"]:
 
 
 def _finite(value: float) -> float:
-    """Return an infinity as the largest number, as MLflow's databases have it."""
+    """Return a float with infinities replaced by the largest number, as MLflow's databases do."""
     value = float(value)
     return math.copysign(_FLOAT_MAX, value) if math.isinf(value) else value
 
@@ -356,7 +349,7 @@ def _parts(values: Mapping[str, str]) -> Iterator[Sequence[tuple[str, str]]]:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Translate MLflow's exceptions."""
+    """Translate MLflow's exceptions into the two errors of the delivery loop."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -371,12 +364,12 @@ def _translated() -> Iterator[None]:
 
 
 def _params_of(description: Description) -> Mapping[str, str]:
-    """Return the config as parameters: leaves, by their paths."""
+    """Return the config as parameters: its leaves, named by their paths."""
     return dict(_flat(description.config))
 
 
 def _tags_of(description: Description) -> Mapping[str, str]:
-    """Return the rest of the metadata as tags. Those without a value are left out."""
+    """Return the metadata beside the config as tags, without entries that have no value."""
     tags: dict[str, Value] = {mlflow_name(tag): "true" for tag in description.tags if tag}
     for name, value in metadata_of(description).items():
         if name != "tags":
@@ -391,7 +384,7 @@ def _tags_of(description: Description) -> Mapping[str, str]:
 def mlflow_name(name: str) -> str:
     """Return a name that MLflow accepts.
 
-    ``pass@1`` is ``pass-at-1``. Any other changed name, and one that reads like such a one, ends
+    ``pass@1`` becomes ``pass-at-1``. Any other changed name, and a name that reads like one, ends
     with a digest of the original, so that two names never become one.
     """
     is_like_at = _AT in name

@@ -34,8 +34,6 @@ from otel_rl.errors import (
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id
 
-__all__ = ["Openings", "Retries", "RunDelivery", "RunState", "RunStatus"]
-
 _log = logging.getLogger(__name__)
 
 _MAX_STOP_RETRY_S = 2.0  # while a caller waits for the end
@@ -55,7 +53,7 @@ class RunState(StrEnum):
     """State of a run's delivery.
 
     Attributes:
-        WAITING: Has no writer: it is new, or made room for another run.
+        WAITING: The run has no writer: it is new, or made room for another run.
         OPENING: The tracker is opening the run.
         LIVE: Rows are written as they come.
         RETRYING: The tracker is unavailable. The rows are kept.
@@ -76,12 +74,12 @@ class RunStatus:
     """Delivery status of one run.
 
     Attributes:
-        location: URL or path, empty before the first opening.
-        next_row: All rows below are handed to the tracker. After a failure, those that it has
-            confirmed.
-        safe_row: All rows below are known to be safe at the tracker.
+        location: URL or path at the tracker; empty before the first opening.
+        next_row: All rows below it are handed to the tracker; after a failure, all rows below it
+            are confirmed.
+        safe_row: All rows below it are known to be safe at the tracker.
         pending: Number of rows that wait to be handed over.
-        last_error: The last error, empty once the tracker takes rows again.
+        last_error: The last error; empty once the tracker takes rows again.
     """
 
     key: ExperimentKey
@@ -99,11 +97,12 @@ class Openings:
     """How the runs of one tracker are opened.
 
     Attributes:
-        writer: Makes the driver of the tracker, anew for each opening.
+        writer: Makes a driver of the tracker for each opening.
         slots: Limits the number of live runs.
-        opened: Called with each run and its location, when that is known or another one.
-        knows_run: Whether a run with this metadata can be opened, see ``TrackerKind``.
+        opened: Called with each run and its location when the location becomes known or changes.
+        knows_run: Tells whether a run with this metadata can be opened, see ``TrackerKind``.
         nothing_follows: Set once no metadata can come any more.
+        refusal: Why the run is not to be opened at all while this bridge runs; None if it may be.
     """
 
     writer: Callable[[], Writer]
@@ -111,10 +110,11 @@ class Openings:
     opened: Callable[[ExperimentKey, str], None]
     knows_run: Callable[[Description], bool]
     nothing_follows: threading.Event = field(default_factory=threading.Event)
+    refusal: TrackerRejected | None = None
 
 
 class RunDelivery:
-    """Thread of one run's delivery, from the first new row until there is no work, over failures.
+    """Thread of one run's delivery: from the first new row until no work is left, over failures.
 
     Any thread may call the public methods; only ``join`` waits.
     """
@@ -169,7 +169,7 @@ class RunDelivery:
                 self._thread.start()
 
     def stop(self, exit_code: int) -> None:
-        """Close the run once its rows are written; give up on a refusal, or without a journal."""
+        """Close the run once its rows are written; give up if it is refused or has no journal."""
         with self._changed:
             self._exit_code = exit_code
             self.wake()
@@ -181,7 +181,7 @@ class RunDelivery:
             thread.join(timeout_s)
 
     def is_over(self) -> bool:
-        """Return whether the run is closed as the experiment ended, or had no rows."""
+        """Return whether the run is closed because its experiment ended, or had no rows."""
         with self._changed:
             is_closed = self._state is RunState.FINISHED or self._closed_at is None
             is_idle = self._thread is None and not self._news
@@ -192,7 +192,7 @@ class RunDelivery:
             return self._thread is None
 
     def kill(self) -> None:
-        """End the writer at once, and start no other."""
+        """End the writer at once, and start no other writer."""
         with self._changed:
             self._killed = True
             self._changed.notify_all()
@@ -240,6 +240,8 @@ class RunDelivery:
                 if not self._has_work():
                     return
                 self._find_pruned_rows()
+                if self._openings.refusal is not None:
+                    raise self._openings.refusal
                 with self._openings.slots.hold(self, self._make_room, self._is_killed) as held:
                     if held:
                         self._write()
@@ -250,7 +252,11 @@ class RunDelivery:
             except JournalError as exc:
                 self._failed(RunState.RETRYING, TrackerFailure.JOURNAL, exc)
             except TrackerRejected as exc:
-                self._failed(RunState.REJECTED, TrackerFailure.REJECTED, exc, give_up=is_last_try)
+                is_final = exc is self._openings.refusal
+                if is_final:
+                    _log.warning("The rows of %s stay in the journal: %s", self.key, exc)
+                give_up = is_last_try or is_final
+                self._failed(RunState.REJECTED, TrackerFailure.REJECTED, exc, give_up=give_up)
             except TrackerError as exc:
                 self._failed(RunState.RETRYING, TrackerFailure.UNAVAILABLE, exc)
             except Exception as exc:  # noqa: BLE001  # an edge: the rows must reach the tracker
@@ -435,10 +441,10 @@ class RunDelivery:
 
 
 class Retries:
-    """Pauses, log lines and stored errors of one run. Used by the run's own thread.
+    """Pauses, log lines and stored errors of one run, for the run's own thread.
 
     Args:
-        route: Stores the error for later status queries; the rows do not depend on it.
+        route: Stores errors for later status queries; the rows do not depend on them.
         jitter: Returns a number in [0, 1) that spreads retries.
     """
 
@@ -459,7 +465,7 @@ class Retries:
         self._failures = 0
 
     def pause_s(self, state: RunState) -> float:
-        """Return the seconds until the next try after one more failure in ``state``."""
+        """Return the seconds until the next attempt after one more failure in ``state``."""
         longest = self._settings.max_retry_s
         if state is not RunState.REJECTED:
             longest = min(longest, self._settings.first_retry_s * (1 << self._failures))
@@ -481,7 +487,7 @@ class Retries:
         )
 
     def store(self, state: RunState, error: str) -> None:
-        """Store an error at most once a minute; "" is stored at once, if there may be another."""
+        """Store an error, at most one a minute; store "" at once if an error may be stored."""
         now = self._monotonic()
         if (now - self._stored_at < _REPORT_INTERVAL_S) if error else not self._may_be_stored:
             return

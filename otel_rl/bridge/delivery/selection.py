@@ -1,8 +1,8 @@
 """Selects the values of each row that a tracker gets. ADR 16.
 
-The catalogue of the run defines each key. Every row is passed on, with its number, also if
-nothing of it is left: the tracker's rows are counted. The first row of an opening, and each one
-with an unknown key, carries the meaning of the keys that are sent from there on.
+The run's catalogue defines each key. Every row is passed on with its number, even if none of its
+values is selected: the tracker's rows are counted. The first row of an opening, and each row with
+an unknown key, carries the meaning of the keys that are sent from there on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +13,6 @@ from otel_rl.bridge.key_names import DEVICES, KeyNames, NamedKeys
 from otel_rl.records import KeySpec, Row
 from otel_rl.semconv.spec import Tier
 
-__all__ = ["KeySelection"]
-
 _T = TypeVar("_T")
 
 _Sent = Sequence[tuple[str, float]]
@@ -22,13 +20,13 @@ _Sent = Sequence[tuple[str, float]]
 
 
 class KeySelection:
-    """Rows of one run as its tracker gets them. One thread.
+    """Selects what a tracker gets of one run's rows. One thread uses it.
 
     Args:
-        detail: Tiers that are sent.
-        names: Of metrics of frameworks.
+        detail: Tiers of the keys that are sent.
+        names: Which names of metrics are used: the framework's or the registry's.
         per_worker: Whether every series of a single worker is sent.
-        keys: Returns the catalogue of the run, in its order.
+        keys: Returns the run's catalogue of keys, in order.
     """
 
     def __init__(
@@ -61,9 +59,9 @@ class KeySelection:
         return self._learn(())
 
     def _learn(self, rows: Sequence[Row]) -> Sequence[KeySpec]:
-        """Read the catalogue, and return the new keys that are sent, by the names in the tracker.
+        """Read the catalogue, and return its new keys that are sent, by their names in the tracker.
 
-        A key that it lacks was damaged on the disk, and is sent.
+        A key that the catalogue lacks was damaged on the disk; such a key is sent.
         """
         new: list[KeySpec] = []
         for spec in self._keys():

@@ -1,4 +1,6 @@
-"""One opening of a run in a tracker, from its position to the last row. No thread, no waiting.
+"""One opening of a run in a tracker, from its position to the last row.
+
+A session starts no thread and never waits.
 
     opened = TrackerSession(writer, info, route)
     opened.open()
@@ -10,11 +12,11 @@ Rows are neither lost nor doubled because of these rules, in this order:
 
 * The tracker reports its position. The bridge stores no cursor that could be wrong.
 * A position at which the rows cannot continue is refused.
-* Rows are handed over without a gap, also those of which nothing is selected for the tracker, and
-  never more than ``max_unconfirmed_rows`` ahead of those that the tracker has confirmed.
+* Rows are handed over without a gap, including rows without selected values, and never more than
+  ``max_unconfirmed_rows`` ahead of the rows that the tracker has confirmed.
 * Only rows that this opening has handed over, or found at its beginning, count as confirmed.
 * The run's metadata is sent at the opening and whenever it changes.
-* Rows leave the source ``keep_confirmed_s`` after that, or when it has no room for more of the run.
+* Rows leave the source ``keep_confirmed_s`` after that, or when the source has no room for more.
 """
 
 import contextlib
@@ -22,7 +24,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
@@ -35,17 +37,6 @@ from otel_rl.bridge.key_names import KeyNames
 from otel_rl.errors import JournalFull, RunDiverged, TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, KeySpec, Row
 from otel_rl.semconv.spec import Tier
-
-__all__ = [
-    "Confirmations",
-    "Count",
-    "DeliveryRecord",
-    "DeliverySettings",
-    "Route",
-    "RowSource",
-    "TrackerSession",
-    "filled",
-]
 
 # Timeout of one query while no row may be handed over before its answer.
 _LEAD_TIMEOUT_S = 1.0
@@ -73,16 +64,19 @@ class RowSource(Protocol):
     def rows(self, key: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
         """Return at most ``limit`` stored rows from number ``start`` on, ascending.
 
-        Their ``values`` are plain dicts: rows are sent to another process.
+        The ``values`` of rows are plain dicts, because rows are sent to another process.
         """
         ...
 
     def keys(self, key: ExperimentKey, /) -> Sequence[KeySpec]:
-        """Return what the keys of the run's rows mean, in the order in which they came up."""
+        """Return the meanings of the run's keys, in the order in which the keys appeared."""
         ...
 
     def is_ours(self, key: ExperimentKey, /) -> bool:
-        """Return whether this bridge owns the run now. If not, ``rows`` raises LeaseLost."""
+        """Return whether this bridge owns the run now.
+
+        If it does not, ``rows`` raises LeaseLost.
+        """
         ...
 
     def next_row(self, key: ExperimentKey, /) -> int: ...
@@ -97,9 +91,10 @@ class RowSource(Protocol):
 
 
 class DeliveryRecord(Protocol):
-    """Durable record of what the tracker has of each run. Any thread may call any method.
+    """Durable record of the rows that the tracker has of each run. Any thread may call any method.
 
-    Any call may raise JournalFull or LeaseLost, then nothing is stored, or JournalUnavailable.
+    Any call may raise JournalFull or LeaseLost, after which nothing is stored, or
+    JournalUnavailable.
     """
 
     def confirmed(self, key: ExperimentKey, next_row: int, /) -> None:
@@ -107,11 +102,11 @@ class DeliveryRecord(Protocol):
         ...
 
     def opened(self, key: ExperimentKey, location: str, /) -> None:
-        """Store durably where the tracker has the run, for people who look."""
+        """Store durably where the tracker shows the run."""
         ...
 
     def prune(self, key: ExperimentKey, below: int, /) -> None:
-        """Allow the removal of the rows below."""
+        """Allow the removal of the rows below ``below``."""
         ...
 
     def reported(self, key: ExperimentKey, state: str, error: str, /) -> None:
@@ -120,7 +115,7 @@ class DeliveryRecord(Protocol):
 
 
 class Count(Protocol):
-    """Adds to a counter of the bridge: ``Counters.add``."""
+    """Function that adds to a counter of the bridge, as ``Counters.add`` does."""
 
     def __call__(
         self,
@@ -138,32 +133,36 @@ class DeliverySettings:
 
     Attributes:
         tracker: Name of the backend.
-        directory: Where trackers keep their files.
+        directory: Directory for the trackers' files.
         attributes: Settings of the tracker.
-        max_writers: Live runs at a time. The run that has been idle for longest makes room.
+        of_teams: ``attributes`` for the runs of each team, by the team's name; with teams, runs of
+            no team are not begun.
+        max_writers: Number of live runs at a time. The run that has been idle for longest makes
+            room.
         min_hold_s: Least time for which a run keeps its writer, so that runs take turns instead of
             evicting each other.
         batch_rows: Rows handed over at a time; fewer if they are wide.
-        max_unconfirmed_rows: Bound on rows handed over and not confirmed, which are in the memory
-            of the tracker's library.
-        confirm_interval_s: Interval between two queries of the tracker for the rows that it has.
+        max_unconfirmed_rows: Bound on rows that are handed over and not confirmed; the tracker's
+            library holds them in memory.
+        confirm_interval_s: Interval between two queries of the rows that the tracker has.
         keep_confirmed_s: How long a row is kept after the tracker has confirmed it. A tracker that
-            answers from a replica, or is restored from a backup, may need it again. Shorter if the
-            source has no room for more rows of the run.
+            answers from a replica, or is restored from a backup, may need the row again. Shorter if
+            the source has no room for more rows of the run.
         first_retry_s: Pause after the first failure; it doubles from there.
         max_retry_s: Longest pause, and the one after the tracker has refused settings or
             credentials.
-        end_grace_s: How long after the end of an experiment its run stays open for further rows,
-            counted from the last one.
-        scratch: Directory of the logs and locks of writers; ``directory`` if not given.
+        end_grace_s: How long the tracker's run stays open for further rows after its experiment has
+            ended, counted from the last row.
+        scratch: Directory of the writers' logs and locks; ``directory`` if not given.
         detail: Tiers of the values that are sent.
-        names: Names of metrics that a framework logged.
+        names: Which names are used for metrics that a framework logged.
         per_worker: Whether every series of a single worker is sent.
     """
 
     tracker: str
     directory: Path
     attributes: Mapping[str, str]
+    of_teams: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     max_writers: int = 32
     min_hold_s: float = 30.0
     batch_rows: int = 500
@@ -181,10 +180,11 @@ class DeliverySettings:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """From the journal to one tracker: what the deliveries of all runs to it share.
+    """Everything that the deliveries of all runs from the journal to one tracker share.
 
     Attributes:
-        record: Record of what the tracker has.
+        record: Record of the rows that the tracker has.
+        written: Called with rows that were handed to the tracker.
     """
 
     source: RowSource
@@ -192,20 +192,21 @@ class Route:
     settings: DeliverySettings
     count: Count
     monotonic: Callable[[], float] = time.monotonic
+    written: Callable[[ExperimentKey, Sequence[Row]], None] = lambda *_: None
 
 
 class TrackerSession:
     """Writes one run through one writer. One thread calls the methods, in the order of the module.
 
-    After any exception, leave the writer and begin again with another.
+    After any exception, leave the writer and begin again with another one.
 
     Args:
-        writer: A new one. Its owner ends it.
+        writer: A new writer. Its owner ends it.
         before: The previous opening in this process, if any.
 
     Attributes:
-        next_row: All rows below are handed to the tracker. Any thread may read it.
-        confirmations: Rows that the tracker has confirmed.
+        next_row: All rows below it are handed to the tracker. Any thread may read it.
+        confirmations: Record of the rows that the tracker has confirmed.
     """
 
     def __init__(
@@ -222,6 +223,7 @@ class TrackerSession:
         self._source = route.source
         self._settings = settings = route.settings
         self._count = route.count
+        self._written = route.written
         self.confirmations: Confirmations = Confirmations(
             info.key, route, before.confirmations if before else None
         )
@@ -236,7 +238,7 @@ class TrackerSession:
 
     @property
     def safe_row(self) -> int:
-        """All rows below are known to be safe at the tracker. Any thread may read it."""
+        """All rows below it are known to be safe at the tracker. Any thread may read it."""
         return self.confirmations.safe_row
 
     @property
@@ -252,8 +254,8 @@ class TrackerSession:
         """Open the run in the tracker and check that the rows can continue at its position.
 
         Raises:
-            TrackerRejected: They cannot.
-            TrackerUnavailable: Try again later.
+            TrackerRejected: The rows cannot continue at the tracker's position.
+            TrackerUnavailable: The tracker is unavailable; try again later.
         """
         self._described = self._source.description(self._info.key)
         self._info = replace(
@@ -270,7 +272,7 @@ class TrackerSession:
         """Hand over the next rows, and query the tracker's confirmation when it is due.
 
         Returns:
-            Whether more may be ready to hand over.
+            Whether more rows may be ready to hand over.
         """
         self._describe()
         room = self._room()
@@ -347,21 +349,23 @@ class TrackerSession:
             )
         self._writer.write(self._selection.rows(rows))
         self._count(Counter.ROWS_WRITTEN, len(rows))
+        self._written(self._info.key, rows)
         self.next_row = end
 
 
 class Confirmations:
-    """Rows that the tracker has confirmed in one opening: when to ask again, and when they may go.
+    """Rows that the tracker has confirmed in one opening: when to ask again, and when rows may go.
 
     One thread calls the methods; any thread reads the numbers.
 
     Args:
-        before: Those of the previous opening in this process, if any.
+        before: Confirmations of the previous opening in this process, if any.
 
     Attributes:
-        row: All rows below are confirmed; None for a tracker that never confirms.
-        safe_row: All rows below are known to be safe at the tracker, also from earlier openings.
-        counted_row: Rows below are counted as confirmed, or were so before this process began.
+        row: All rows below it are confirmed; None for a tracker that never confirms.
+        safe_row: All rows below it are known to be safe at the tracker, including earlier openings.
+        counted_row: Rows below it are counted as confirmed, or were counted before this process
+            began.
     """
 
     def __init__(self, key: ExperimentKey, route: Route, before: "Confirmations | None") -> None:
@@ -392,7 +396,7 @@ class Confirmations:
         return self._asked_at is not None and (self.row > self._position or self.row >= next_row)
 
     def take(self, row: int | None) -> None:
-        """Store the tracker's answer, and count the rows that are newly confirmed."""
+        """Store the tracker's answer, and count the newly confirmed rows."""
         self._asked_at = self._monotonic()
         self.row = row
         if row is None:
@@ -413,7 +417,7 @@ class Confirmations:
             self.counted_row = row
 
     def question_due_in_s(self, next_row: int) -> float:
-        """Return the seconds until the tracker is to be asked; infinite if it has every row."""
+        """Return the seconds until the tracker must be asked; infinite if it has every row."""
         if self._asked_at is None:
             return 0
         if self.row is not None and self.row >= next_row:
@@ -446,12 +450,12 @@ class Confirmations:
 def filled(
     options: Sequence[tuple[str, str]], description: Description
 ) -> tuple[tuple[str, str], ...]:
-    """Return the options of a tracker with what the program of a run names for it.
+    """Return a tracker's options, with placeholders replaced by what the run's program names.
 
     ``tracker.options.project = "team-{project}"`` lets the senders of a bridge name the end of
     their project, and nothing else: an option without a placeholder is the operator's alone. A
-    placeholder for which the program names nothing stays. A run of another process is where that
-    process has it, once it is known.
+    placeholder for which the program names nothing stays. A run that another process has opened is
+    at that process's location, once the location is known.
     """
     if dict(options).get("attach", "") not in ("", OWN_RUN):
         return tuple(options)

@@ -1,15 +1,15 @@
 """Writes each run to TensorBoard: one event file in ``<directory>/tensorboard/EXPERIMENT/TRIAL``.
 
-A row is one event, whole or not there. The event's source metadata has the number of the row,
-which TensorBoard does not show. When a run is opened, what follows the last whole row is cut off,
-and the rows after it are written again.
+A row is one event, which is whole or not there. The event's source metadata has the number of the
+row, which TensorBoard does not show. When a run is opened, whatever follows the last whole row is
+cut off, and the rows after it are written again.
 
-TensorBoard's own writer begins a new file whenever it is opened, and loses what it has in memory
-when it is killed. Here the file of a run stays one. Its events are TensorBoard's protobuf messages
-in its framing: length, checksum of the length, message, checksum of the message.
+TensorBoard's own writer begins a new file whenever it is opened, and loses its memory when it is
+killed. Here a run has one file. Its events are TensorBoard's protobuf messages in TensorBoard's
+framing: length, checksum of the length, message, checksum of the message.
 
-Values are scalars as PyTorch's ``SummaryWriter`` writes them, of 32 bits. Tables, texts and the
-config are TensorBoard's texts, in Markdown.
+Values are 32-bit scalars, as PyTorch's ``SummaryWriter`` writes them. Tables, texts and the config
+become TensorBoard's texts, in Markdown.
 """
 
 import hashlib
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-__all__ = ["TENSORBOARD", "TensorBoardTracker", "run_directory"]
-
 _ROW: Final = "otel_rl row "
 _CONFIG: Final = "otel_rl config "
 _FILE_VERSION: Final = "brain.Event:2"
@@ -69,7 +67,7 @@ def run_directory(run: RunInfo) -> Path:
 
 
 class TensorBoardTracker:
-    """Tracker of one TensorBoard run. See the module."""
+    """Tracker of one TensorBoard run; see the module's docstring."""
 
     def __init__(self) -> None:
         self._directory = Path()
@@ -106,7 +104,7 @@ class TensorBoardTracker:
             self._next_row = rows[-1].number + 1
 
     def describe(self, description: Description, /) -> None:
-        """Append the metadata of the run as a text, unless the file has it."""
+        """Append the run's metadata as a text, unless the file has this text."""
         text = _known(description)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         if digest != self._config:
@@ -133,7 +131,7 @@ class TensorBoardTracker:
         return self._next_row
 
     def _accepts(self, message: bytes) -> bool:
-        """Take an event of the file into account; False if it is not ours, or after a gap."""
+        """Take an event of the file into account; False for a foreign one, or after a gap."""
         from google.protobuf.message import DecodeError
         from tensorboard.compat.proto.event_pb2 import Event
 
@@ -171,22 +169,20 @@ class TensorBoardTracker:
 
 
 class _Framed(NamedTuple):
-    """An event of the file, and where it ends."""
-
     end: int
     message: bytes
 
 
 class _EventFile:
-    """One event file. Opening it changes nothing that is in it.
+    """One event file. Opening the file changes none of its content.
 
     Args:
-        path: Of the file; made if it is not there.
-        accepts: Called with each message, in order: False for the first that must go, and all
-            after it.
+        path: Path of the file; a missing file is made.
+        accepts: Called with each message, in order; returns False for the first message that must
+            be cut off, with all messages after it.
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: The file cannot be opened.
     """
 
     def __init__(self, path: Path, accepts: Callable[[bytes], bool]) -> None:

@@ -1,4 +1,4 @@
-"""What several trackers store alike: texts, values, metadata of a run, and lines of its console."""
+"""Conversions that several trackers share: texts, values, metadata of a run, console lines."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,24 +6,23 @@ from typing import Final
 
 from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, Description, Row, Value
 
-__all__ = ["ConsoleLines", "metadata_of", "storable", "storable_text"]
-
 _MAX_KEPT_PLACES: Final = 10_000
 
 _NUMBER, _WORKER, _TEXT = map(CONSOLE_COLUMNS.index, ("line", "worker", "text"))
 
 
 def storable_text(text: str) -> str:
-    r"""Return a text with lone surrogates, which UTF-8 lacks, written out: ``\udc80``."""
+    r"""Return a text with lone surrogates, which UTF-8 cannot hold, written as ``\udc80``."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def storable(value: Value, *, keeps_nan: bool = False) -> Value:
-    """Return a value whose texts and numbers can be stored as JSON.
+    """Return a value with all texts and numbers in a form that JSON can store.
 
     Args:
-        value: At any depth.
-        keeps_nan: Leave NaN and infinities to the tracker. They become texts otherwise.
+        value: Value of any depth.
+        keeps_nan: Whether the tracker gets NaN and infinities as they are; they become texts
+            otherwise.
     """
     match value:
         case float() if not keeps_nan and not math.isfinite(value):
@@ -41,7 +40,7 @@ def storable(value: Value, *, keeps_nan: bool = False) -> Value:
 
 
 def metadata_of(description: Description) -> dict[str, Value]:
-    """Return what is known of a run beside its config, without what is empty."""
+    """Return a run's metadata beside its config, without empty entries."""
     crash = description.crash
     known: dict[str, Value] = {
         "notes": description.notes,
@@ -56,21 +55,21 @@ def metadata_of(description: Description) -> dict[str, Value]:
 
 
 class ConsoleLines:
-    """Selects the lines of the run's console that a tracker lacks, by their numbers. One thread.
+    """Selects the console lines that a tracker lacks, by their numbers. One thread uses it.
 
-    A tracker that counts its lines gets none twice: after a kill, rows are handed over again, and
-    lines below that count are left out. Lines that are missing there, although their rows are not,
-    keep their places, so that the count stays right.
+    A tracker that counts its lines gets no line twice: after a kill, rows are handed over again,
+    and lines below the tracker's count are left out. Lines that the tracker lacks, although it has
+    their rows, keep their places, so that the count stays right.
 
     Args:
-        next_line: Number of lines that the tracker has; None if it counts none of ours.
+        next_line: Number of lines that the tracker has; None if it does not count our lines.
     """
 
     def __init__(self, next_line: int | None) -> None:
         self._next_line = next_line
 
     def of(self, row: Row) -> Sequence[str]:
-        """Return the lines of a row that the tracker lacks, each with its worker."""
+        """Return the lines of a row that the tracker lacks, each with its worker's name."""
         table = row.tables.get(CONSOLE)
         lines: list[str] = []
         for record in () if table is None else table.rows:

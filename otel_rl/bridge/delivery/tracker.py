@@ -2,16 +2,16 @@
 
 A tracker is one module that turns rows into calls. It has no queue, no retry and no thread of its
 own: the delivery loop owns those. It runs in a writer process, one per live run, so that a tracker
-library that hangs, exits or dies harms only its own run; trackers of our own that only write files
-run in the bridge.
+library that hangs, exits or dies harms only its own run; our own trackers that only write files run
+in the bridge.
 
 Another package registers its ``TrackerKind``:
 
     [project.entry-points."otel_rl.trackers"]
     mine = "my_package.tracker:KIND"
 
-Below the table are the options of trackers, and checks whether one works here: at a start and for
-``otel-rl doctor``.
+Below the table are the options of trackers, and checks that tell whether a tracker works here, for
+the start of a bridge and for ``otel-rl doctor``.
 """
 
 import dataclasses
@@ -36,23 +36,6 @@ from otel_rl.redaction import is_secret_name, redacted
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = [
-    "BACKENDS",
-    "CheckResult",
-    "RunInfo",
-    "Tracker",
-    "TrackerKind",
-    "WriterTimeouts",
-    "backend",
-    "check_server",
-    "check_settings",
-    "check_writable",
-    "lock_run",
-    "nearly_full",
-    "parse_options",
-    "writer_file",
-]
-
 _OptionsT = TypeVar("_OptionsT")
 
 _CONNECT_TIMEOUT_S = 3.0
@@ -61,20 +44,20 @@ _LEAST_FREE_BYTES = 64 << 20  # of the disk of a data directory
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """Run to write.
+    """A run that a tracker is to write.
 
     Attributes:
         key: Experiment and trial.
         run_id: Stable digest of ``key``, safe in paths and URLs: ``[a-z2-7]{16}``.
-        directory: Where the tracker may keep files. Exists.
+        directory: Existing directory in which the tracker may keep files.
         attributes: Settings of the tracker from the bridge's configuration, e.g. ``project``, with
-            what the program of the run names for ``{project}``, ``{entity}`` and ``{mode}``, if it
-            does.
+            ``{project}``, ``{entity}`` and ``{mode}`` replaced by what the run's program names, if
+            it names them.
         scratch: Directory of the writer's log and lock; ``directory`` if not given.
         journal: Identity of the journal of the rows. The tracker stores it with the run, and
-            refuses a run with rows of another one. Empty for no comparison.
+            refuses a run with rows of another journal. Empty for no comparison.
         description: Run metadata at the time of the opening.
-        tracker: Name of the tracker, which writes the run beside others.
+        tracker: Name of this tracker among those that write the run.
     """
 
     key: ExperimentKey
@@ -98,7 +81,7 @@ def writer_file(run: RunInfo, suffix: str, /) -> Path:
 
 
 def lock_run(run: RunInfo) -> BinaryIO:
-    """Lock the run for as long as the file is open, against a leftover writer of a dead bridge.
+    """Lock the run for as long as the file is open, against a writer that a dead bridge has left.
 
     Raises:
         TrackerUnavailable: Another writer has not ended yet.
@@ -123,13 +106,13 @@ class Tracker(Protocol):
         """Create or resume the run.
 
         Returns:
-            Number of the next row that the tracker needs: 0 for a new run, n + 1 if it already has
-                row n, and 0 again if its rows cannot be continued and must be written anew.
+            Number of the next row that the tracker needs: 0 for a new run, n + 1 if the tracker has
+            row n, and 0 again if its rows cannot be continued and must be written anew.
 
         Raises:
-            TrackerUnavailable: Try again later.
+            TrackerUnavailable: The tracker is unavailable; try again later.
             TrackerRejected: The settings or credentials are refused.
-            ConfigError: As TrackerRejected, from the settings themselves.
+            ConfigError: The settings themselves are wrong; treated like TrackerRejected.
         """
         ...
 
@@ -137,8 +120,10 @@ class Tracker(Protocol):
         """Hand over rows, in ascending order of number and without a gap.
 
         Raises:
-            TrackerUnavailable: The loop reopens the run and resumes from its position.
-            TrackerRejected: The loop keeps the rows, reports the reason, and retries at intervals.
+            TrackerUnavailable: The tracker takes no rows now. The loop reopens the run and resumes
+                at its position.
+            TrackerRejected: The tracker refuses. The loop keeps the rows, reports why, and retries
+                at intervals.
         """
         ...
 
@@ -146,8 +131,8 @@ class Tracker(Protocol):
         """Update the run's metadata, as far as the tracker can change it while the run is open.
 
         Raises:
-            TrackerUnavailable: The loop reopens the run.
-            TrackerRejected: As ``write``.
+            TrackerUnavailable: The tracker is unavailable. The loop reopens the run.
+            TrackerRejected: See ``write``.
         """
         ...
 
@@ -155,8 +140,9 @@ class Tracker(Protocol):
         """Wait until every row handed over is safe at the tracker, or ``timeout_s`` has passed.
 
         Returns:
-            Number of the first row that is not known to be safe. The journal must keep it and all
-            later ones. None if no row ever is, because the tracker starts anew after a crash.
+            Number of the first row that is not known to be safe. The journal must keep this row and
+            all later ones. None if no row is ever safe, because the tracker starts anew after a
+            crash.
 
         Raises:
             TrackerUnavailable: The tracker has stopped taking rows. The loop reopens the run.
@@ -169,13 +155,13 @@ class Tracker(Protocol):
         ...
 
     def close(self, *, exit_code: int) -> int | None:
-        """Finish the run, with 0 for success. Idempotent; blocks until the tracker has all of it.
+        """Finish the run; 0 means success. Idempotent; blocks until the tracker has the whole run.
 
         Returns:
-            As ``flush``.
+            See ``flush``.
 
         Raises:
-            TrackerUnavailable: It lacks a part. The loop reopens the run.
+            TrackerUnavailable: The tracker lacks a part of the run. The loop reopens the run.
         """
         ...
 
@@ -188,7 +174,7 @@ class CheckResult:
         name: Subject of the check.
         message: The finding, as one sentence.
         ok: Whether rows can be written as far as this check goes.
-        hint: Remedy if it is not ok.
+        hint: Remedy if ``ok`` is False.
     """
 
     name: str
@@ -205,8 +191,8 @@ class WriterTimeouts:
     first.
 
     Attributes:
-        open_s: For opening a run.
-        close_s: For finishing a run.
+        open_s: Seconds for opening a run.
+        close_s: Seconds for finishing a run.
     """
 
     open_s: float = 180.0
@@ -215,26 +201,26 @@ class WriterTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class TrackerKind:
-    """Kind of tracker.
+    """Kind of tracker, such as W&B.
 
     Attributes:
-        name: Its name in the settings.
-        create: Makes the tracker of a run, where it runs: in the writer process, unless
-            ``in_bridge``. May load heavy libraries.
+        name: Name of the kind in the settings.
+        create: Makes the tracker of a run in the process in which it works: the writer process,
+            unless ``in_bridge``. May load heavy libraries.
         validate: Raises ConfigError if a run with these attributes cannot work here.
         check: Runs further checks for a user. Takes at most a few seconds.
-        environment: Makes the environment of a writer process from that of the bridge and the run's
-            attributes.
-        patience: Timeouts of a run with these attributes.
-        home: Returns, from the environment, the directory where the users of the tracker expect its
+        environment: Makes the environment of a writer process from the bridge's environment and the
+            run's attributes.
+        patience: Returns the timeouts of a run with these attributes.
+        home: Returns, from the environment, the directory where users of the tracker expect its
             files; None for the bridge's data directory. Only for a bridge inside a command.
-        lacks: What it cannot hold, as a list; said once when a bridge starts.
-        knows_run: Returns whether a run with these attributes and this metadata can be opened. If
-            not, its rows wait for further metadata, or for the end of the bridge.
-        in_bridge: Whether it runs in the bridge, in the thread of its run's delivery: it keeps no
-            global state, and waits for files only, without holding Python's lock.
-        of_the_program: Options that a program may fill, which are ``{OPTION}`` unless they are set,
-            where the bridge is inside a command: of ``project``, ``entity`` and ``mode``.
+        lacks: List of what the tracker cannot hold; a bridge says it once when it starts.
+        knows_run: Tells whether a run with these attributes and this metadata can be opened. If
+            not, the run's rows wait for further metadata, or for the end of the bridge.
+        in_bridge: Whether the tracker runs in the bridge, in the thread of its run's delivery: it
+            keeps no global state, and waits for files only, without holding Python's lock.
+        of_the_program: Options of ``project``, ``entity`` and ``mode`` that a program may fill
+            where the bridge is inside a command; unless set, each is ``{OPTION}``.
     """
 
     name: str
@@ -265,7 +251,7 @@ _GROUP: Final = "otel_rl.trackers"  # of entry points
 
 
 def backend(name: str) -> TrackerKind:
-    """Look up a backend: one of ours, else one of another package.
+    """Look up a backend: one of our own, else one of another package.
 
     Raises:
         ConfigError: The name is unknown, or its package cannot be loaded.
@@ -311,17 +297,16 @@ def _points() -> "tuple[EntryPoint, ...]":
 def parse_options(
     kind: str, options: type[_OptionsT], attributes: Mapping[str, str], *, secret_hint: str = ""
 ) -> _OptionsT:
-    """Return the options of a run: a frozen dataclass, read from the texts of the settings.
+    """Return the options of a run as a frozen dataclass, parsed from the texts of the settings.
 
     Args:
         kind: Name of the tracker, for errors.
-        options: A dataclass; its fields are texts, numbers of seconds (``int`` drops
-            fractions) or switches.
-        attributes: Of the run.
-        secret_hint: Where a secret belongs that was given as an option.
+        options: A dataclass whose fields are texts, numbers of seconds (``int`` drops fractions) or
+            switches.
+        secret_hint: Says where a secret belongs that was given as an option.
 
     Raises:
-        ConfigError: An unknown name or a value of the wrong type.
+        ConfigError: An option's name is unknown, or its value has the wrong type.
     """
     fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(options)  # type: ignore[arg-type]  # a dataclass
     known = [field.name for field in fields]
@@ -366,9 +351,9 @@ def check_settings(
 
 
 def check_writable(name: str, directory: Path) -> CheckResult:
-    """Check that files can be made in the directory, or the directory itself, and find room.
+    """Check that files can be made in a directory, or the directory itself, and that it has room.
 
-    Makes nothing.
+    The check creates no files.
     """
     nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
@@ -382,7 +367,7 @@ def check_writable(name: str, directory: Path) -> CheckResult:
 
 
 def nearly_full(directory: Path) -> str:
-    """Return how little room a directory has, as a sentence; empty if it has enough."""
+    """Return a sentence on how little room a directory has; empty if it has enough."""
     free = shutil.disk_usage(directory).free
     if free >= _LEAST_FREE_BYTES:
         return ""
@@ -393,7 +378,6 @@ def nearly_full(directory: Path) -> str:
 
 
 def check_server(name: str, url: str, hint: str = "") -> CheckResult:
-    """Check that the server of a URL accepts connections."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     shown = redacted(url)

@@ -1,12 +1,12 @@
-"""Writes each run to Trackio: its database on this machine, a server or a Space.
+"""Writes each run to Trackio: the database on this machine, a server, or a Space.
 
-The ``log_id`` of a row is the run's id and the row's number. Trackio has a unique index on it and
-ignores an entry whose ``log_id`` it has, so rows may be sent again. The position is the first
-number that is missing, and rows are safe when a query shows them: a server whose database is locked
-answers a write with success, and may drop it.
+The ``log_id`` of an entry is the run's id and the row's number. Trackio has a unique index on it
+and ignores an entry whose ``log_id`` it has, so rows may be sent again. The position is the first
+missing number, and rows are safe when a query shows them: a server whose database is locked reports
+success for a write that it may drop.
 
-The run's config has the identity of the journal, and what is known of the run. Trackio takes it
-with entries only, so it comes with the next row, or with one that is there already.
+The run's config holds the identity of the journal, and the run's metadata. Trackio takes a config
+with entries only, so it goes with the next row, or with an entry that Trackio has already.
 
 The database, a server and a Space take the same entries and answer the same queries.
 """
@@ -40,8 +40,6 @@ from otel_rl.errors import ConfigError, MissingExtra, TrackerRejected, TrackerUn
 from otel_rl.records import CONSOLE, Description, Row, Table, Value
 from otel_rl.redaction import printable, redacted
 
-__all__ = ["TRACKIO", "TrackioSettings", "TrackioTracker"]
-
 _PROJECT: Final = "otel_rl"
 _TOKEN_HINT: Final = "Set TRACKIO_WRITE_TOKEN to the server's, or for a Space HF_TOKEN."  # noqa: S105  # no token
 
@@ -59,12 +57,12 @@ class TrackioSettings:
     """Options of the Trackio tracker.
 
     Attributes:
-        project: Name of the project; ``{project}`` in it is what the program names, else
+        project: Name of the project; ``{project}`` in it stands for what the program names, else
             ``otel_rl``.
-        server_url: Server, ``http://HOST:7860``. Empty for ``TRACKIO_SERVER_URL``.
-        space_id: Space, ``user/space``. Empty for ``TRACKIO_SPACE_ID``, else the
+        server_url: URL of the server, ``http://HOST:7860``. Empty for ``TRACKIO_SERVER_URL``.
+        space_id: Name of the Space, ``user/space``. Empty for ``TRACKIO_SPACE_ID``, else the
             database in ``TRACKIO_DIR``.
-        stall_timeout_s: Time without a new row until the run is reopened.
+        stall_timeout_s: Seconds without a new row after which the run is reopened.
     """
 
     project: str = _PROJECT
@@ -77,7 +75,7 @@ class TrackioSettings:
         """Read the attributes of a run.
 
         Raises:
-            ConfigError: An unknown name or a wrong value.
+            ConfigError: An option's name is unknown, or its value is wrong.
         """
         settings = parse_options("trackio", cls, attributes, secret_hint=_TOKEN_HINT)
         project = settings.project.replace("{project}", _PROJECT)
@@ -106,7 +104,7 @@ class _Store(Protocol):
     """One run in a project. Every call may raise TrackerUnavailable or TrackerRejected."""
 
     def log(self, entries: Sequence[_Json], config: _Json | None = None, /) -> None:
-        """Add entries, and replace the run's config by one that is given."""
+        """Add entries, and replace the run's config if one is given."""
         ...
 
     def log_system(self, entries: Sequence[_Json], /) -> None: ...
@@ -114,13 +112,11 @@ class _Store(Protocol):
     def alert(self, alert: _Json, /) -> None: ...
 
     def query(self, sql: str, /) -> Sequence[Mapping[str, Any]]:
-        """Return the rows of a SELECT; none if there is no such project."""
+        """Return the rows of a SELECT; none if the project does not exist."""
         ...
 
 
 class _LocalStore:
-    """The database of this machine, in ``TRACKIO_DIR``."""
-
     def __init__(self, project: str, run: str, run_id: str) -> None:
         from trackio.sqlite_storage import SQLiteStorage
 
@@ -170,13 +166,13 @@ class _RemoteStore:
 
     Args:
         place: URL or ``user/space``.
-        project: Of Trackio.
-        run_id: Ours.
-        write_token: The server's; empty for that in the URL.
-        hf_token: Of Hugging Face, for a Space; None for that of its login.
+        project: Name of the Trackio project.
+        run_id: The bridge's id of the run.
+        write_token: Token of the server; empty for the token in the URL.
+        hf_token: Token of Hugging Face, for a Space; None for the token of its login.
 
     Raises:
-        TrackerUnavailable: It does not answer.
+        TrackerUnavailable: The server does not answer.
     """
 
     def __init__(
@@ -239,7 +235,7 @@ class _RemoteStore:
             return self._client.predict(api_name=api_name, **arguments)
 
     def _check_reachable(self, url: str) -> None:
-        """Raise before the client, which tries another protocol for long."""
+        """Raise if the server is unreachable; the client would try another protocol for long."""
         import httpx
         from trackio.utils import parse_trackio_server_url
 
@@ -266,7 +262,7 @@ class _RemoteStore:
 
 
 class TrackioTracker:
-    """Tracker of one Trackio run. See the module."""
+    """Tracker of one Trackio run; see the module's docstring."""
 
     def __init__(self) -> None:
         self._store: _Store | None = None
@@ -304,7 +300,7 @@ class TrackioTracker:
         return self._next_row
 
     def write(self, rows: Sequence[Row], /) -> None:
-        """Send the rows, their system metrics and alerts first."""
+        """Send the rows; their system metrics and alerts are sent first."""
         if not rows:
             return
         store = self._opened()
@@ -331,7 +327,7 @@ class TrackioTracker:
             self._send_config()
 
     def flush(self, *, timeout_s: float) -> int:
-        """Ask until every row is there."""
+        """Ask until Trackio has every row, or the timeout has passed."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             safe = self._first_missing(self._safe_row, self._next_row)
@@ -368,7 +364,7 @@ class TrackioTracker:
         return self._safe_row
 
     def _send_config(self) -> None:
-        """Send the config with an entry that is there, of which nothing else is taken."""
+        """Send the config with an entry that Trackio has, so that only the config counts."""
         there = Row(self._next_row - 1, 0, 0)
         self._opened().log([self._of(there, {})], self._config)
         self._config = None
@@ -409,7 +405,7 @@ class TrackioTracker:
     def _first_missing(self, first: int, end: int | None) -> int:
         """Return the number of the first row from ``first`` on that Trackio lacks, or ``end``.
 
-        Without an ``end``, the one after its last row.
+        Without an ``end``, return the number after Trackio's last row at most.
         """
         if end is None:
             (newest,) = self._numbers("MAX(n) AS newest", "metrics") or ({"newest": None},)
@@ -474,12 +470,12 @@ def _stored(value: Value) -> Value:
 
 
 def _key(name: str) -> str:
-    """Return a name that SQLite and JSON accept: without lone surrogates."""
+    """Return a name without lone surrogates, which SQLite and JSON refuse."""
     return storable_text(name) or "metric"
 
 
 def _table(table: Table) -> dict[str, Any]:
-    """Return a table as ``trackio.Table`` stores itself."""
+    """Return a table in the form in which ``trackio.Table`` stores itself."""
     columns = [_key(column) for column in table.columns]
     rows = [dict(zip(columns, map(_stored, line), strict=False)) for line in table.rows]
     return {"_type": "trackio.table", "_value": rows}
@@ -527,7 +523,7 @@ def _iso(time_ns: int) -> str:
 
 
 def _json(values: Mapping[str, Any]) -> Any:  # JSON
-    """Return values as Trackio's own client sends them: NaN and infinities are texts."""
+    """Return values as Trackio's own client sends them: NaN and infinities become texts."""
     from trackio.utils import serialize_values
 
     return serialize_values(dict(values))  # type: ignore[no-untyped-call]  # no hints

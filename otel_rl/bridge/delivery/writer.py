@@ -1,8 +1,8 @@
-"""Writers: what drives the tracker of one run, for one opening.
+"""Writers, each of which drives the tracker of one run for one opening.
 
-A tracker library has global state: one that hangs, exits or dies must harm only its own run. So it
-runs in a process of its own (``writer_main.py``), which can be killed. Our own trackers that only
-write files need none: the thread that delivers the run drives them (ADR 25).
+A tracker library has global state: a library that hangs, exits or dies must harm only its own run.
+So it runs in a process of its own (``writer_main.py``), which can be killed. Our own trackers that
+only write files need no process: the thread that delivers the run drives them (ADR 25).
 """
 
 import contextlib
@@ -24,8 +24,6 @@ from otel_rl.bridge.private_files import UMASK, open_private
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, Row
 
-__all__ = ["Writer", "WriterInBridge", "WriterProcess"]
-
 # Only a hanging writer reaches these, like those of ``WriterTimeouts``.
 _WRITE_TIMEOUT_S = 300.0  # a tracker may block while its own buffer is full
 _FLUSH_GRACE_S = 60.0
@@ -35,7 +33,7 @@ _MODULE = "otel_rl.bridge.delivery.writer_main"
 
 
 class Writer(ABC):
-    """Tracker of one run for one opening, which any thread can kill. Use it as a context manager.
+    """Tracker of one run for one opening, which any thread can kill. It is a context manager.
 
     The methods of ``Tracker`` do here what they do there. Each may also raise TrackerUnavailable,
     because the writer was killed, has died or does not answer. After any error, leave the context
@@ -57,11 +55,11 @@ class Writer(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """End the writer at once. Any thread may call it, at any time, repeatedly."""
+        """End the writer at once. Any thread may call this, at any time, and repeatedly."""
 
     @abstractmethod
     def _ask(self, method: str, *arguments: object, timeout_s: float) -> Any:  # see ``Opening``
-        """Call a method of the tracker, see ``Opening.do``. The first one is ``open``."""
+        """Call a method of the tracker, see ``Opening.do``. The first method is ``open``."""
 
     def open(self, run: RunInfo, /) -> int:
         self._timeouts = backend(self._tracker).patience(dict(run.attributes))
@@ -91,7 +89,7 @@ class Writer(ABC):
 class WriterInBridge(Writer):
     """Runs a tracker in the thread of its run's delivery.
 
-    ``kill`` refuses every further call, and lets go of the run even if the delivery never calls
+    ``kill`` refuses every further call, and releases the run even if the delivery never calls
     again, because it waits for the journal. A call in progress ends first: a disk that hangs holds
     that call, its thread and the lock of the run, and nothing else. Whoever opens the run next
     waits for the lock.
@@ -131,7 +129,7 @@ class WriterInBridge(Writer):
 
 
 class WriterProcess(Writer):
-    """Runs a tracker in another process, which ``open`` starts and leaving the context ends."""
+    """Runs a tracker in another process, which ``open`` starts and which ends with the context."""
 
     def __init__(self, tracker: str) -> None:
         super().__init__(tracker)
@@ -209,7 +207,7 @@ class WriterProcess(Writer):
 def _start(
     tracker: str, attributes: Mapping[str, str], log: Path, end: socket.socket
 ) -> "subprocess.Popen[bytes]":
-    """Start a process that serves this end of a socket and appends its output to the log."""
+    """Start a process that serves one end of a socket and appends its output to a log."""
     environment = {
         name: value
         for name, value in backend(tracker).environment(os.environ, attributes).items()

@@ -2,8 +2,8 @@
 
     python -m otel_rl.bridge.delivery.writer_main FD
 
-A process of its own, because a tracker library has global state: one that hangs, exits, dies or
-raises KeyboardInterrupt harms only its own run, and a new process resumes that run.
+The tracker gets a process of its own because a tracker library has global state: one that hangs,
+exits, dies or raises KeyboardInterrupt harms only its own run, and a new process resumes that run.
 
 A request is ``(method, arguments)``, and each has one answer:
 
@@ -15,8 +15,8 @@ A request is ``(method, arguments)``, and each has one answer:
                                    ("unavailable", message, hint): another process may retry it
                                    ("rejected", message, hint): an operator must act
 
-They travel pickled over a socket pair between a parent and the child that it started. Nothing else
-can connect to it, so only trusted data is unpickled.
+Messages travel pickled over a socket pair between a parent and the child that it started. No other
+process can connect to it, so only trusted data is unpickled.
 
 The process ignores SIGINT and SIGTERM, which a terminal or supervisor sends to all processes: the
 parent decides when a run ends. It ends when the parent closes the socket or has died.
@@ -35,15 +35,13 @@ from otel_rl.bridge.delivery.tracker import Tracker, backend, lock_run
 from otel_rl.bridge.garbage import collect_rarely, return_memory, skip_last_collections
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
 
-__all__ = ["Opening", "serve"]
-
 # For a dead parent while the tracker library blocks: long enough to finish a run, short enough that
 # no process stays.
 _ORPHAN_GRACE_S = 60.0
 
 
 class Opening:
-    """Tracker of one run, and the lock of that run, where the tracker runs. One thread."""
+    """Tracker of one run and the lock of that run, in the process of the tracker. One thread."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -51,7 +49,7 @@ class Opening:
         self._lock: BinaryIO | None = None
 
     def do(self, method: str, arguments: tuple[Any, ...]) -> object:
-        """Do what a request says. Raises as ``Tracker``."""
+        """Execute a request. Raises the errors of ``Tracker``."""
         if method == "open":
             name, run = arguments
             self._lock = lock_run(run)
@@ -78,7 +76,7 @@ class Opening:
         return None
 
     def let_go(self) -> None:
-        """Let go of a tracker that only has files, and then of its run."""
+        """Release a tracker that only has files, and then its run."""
         self._tracker = None  # its files are closed before the lock is free
         if self._lock is not None:
             self._lock.close()
@@ -111,7 +109,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
 
 
 def _watch_parent(fd: int) -> None:
-    """End the process some time after the other end of the socket is gone, even if it blocks."""
+    """End the process some time after the other end of the socket is gone, even while it blocks."""
     hang_up = getattr(select, "POLLRDHUP", 0)  # Linux; elsewhere only POLLHUP
     poll = select.poll()
     poll.register(fd, hang_up)

@@ -1,4 +1,4 @@
-"""Limits how many runs are live at a time, and how many writers start."""
+"""Limits the number of runs that are live at a time, and of writers that start at a time."""
 
 import math
 import os
@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
-
-__all__ = ["WriterSlots"]
 
 _HolderT = TypeVar("_HolderT", bound=Hashable)
 
@@ -29,8 +27,6 @@ _STARTING_S: Final = 2.0
 
 @dataclass(slots=True)
 class _Waiting:
-    """A run that wants a slot."""
-
     tenant: str
     make_room: Callable[[], None]
     granted: threading.Event = field(default_factory=threading.Event)
@@ -38,12 +34,12 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Held:
-    """A slot that is taken.
+    """A slot that a run has taken.
 
     Attributes:
         make_room: Asks the run to leave.
-        starting_until_s: Its writer starts until then, or is up.
-        asked_s: When it was asked to leave; infinite if it was not.
+        starting_until_s: Time until which the run's writer counts as starting; past once it is up.
+        asked_s: Time at which the run was asked to leave; infinite if it was not.
     """
 
     tenant: str
@@ -59,16 +55,17 @@ class _Held:
 class WriterSlots(Generic[_HolderT]):
     """Pool of at most ``limit`` holders. A waiter asks the least recently used one to leave.
 
-    A holder leaves when it has nothing to do, so no work is interrupted. Of several tenants, the
-    one with the fewest slots is next; each finds some free, and none is asked to leave for another
-    that has as many. Any thread may call any method. ``make_room`` callbacks are called without a
-    lock held.
+    A holder leaves when it is idle, so no work is interrupted. Of several tenants, the one with the
+    fewest slots is next; each finds some slots free, and no tenant is asked to leave for another
+    that has as many. Any thread may call any method. No lock is held while ``make_room`` callbacks
+    run.
 
     Args:
-        limit: Of holders.
+        limit: Number of holders.
         tenants: Names of the tenants that have a token.
-        starting: How many may start at a time; as many as leave the bridge a core if not given.
-        clock_s: Seconds that never go back.
+        starting: How many writers may start at a time; by default, as many as leave the bridge a
+            core.
+        clock_s: Clock in seconds that never goes back.
     """
 
     def __init__(
@@ -117,19 +114,19 @@ class WriterSlots(Generic[_HolderT]):
                 self._grant()
 
     def hurry(self) -> None:
-        """Let one more writer start at a time: the bridge stops, so its core is free."""
+        """Let one more writer start at a time, because the bridge stops and its core is free."""
         with self._lock:
             self._starting += 1
             self._grant()
 
     def started(self, holder: _HolderT) -> None:
-        """Tell that the holder's writer is up, so that the next one may start."""
+        """Report that the holder's writer is up, so that the next writer may start."""
         with self._lock:
             self._holders[holder].starting_until_s = 0.0
             self._grant()
 
     def used(self, holder: _HolderT) -> None:
-        """Tell that the holder was busy just now: the last one to be asked to leave."""
+        """Report that the holder was busy just now, so that it is the last one asked to leave."""
         with self._lock:
             self._holders[holder] = self._holders.pop(holder)
 
@@ -141,7 +138,7 @@ class WriterSlots(Generic[_HolderT]):
         return False
 
     def _look(self) -> None:
-        """Grant free slots, or ask one more holder to leave. One waiting thread does this."""
+        """Grant free slots, or ask one more holder to leave. One waiting thread calls this."""
         with self._lock:
             now_s = self._clock_s()
             if now_s < self._look_again_s:
@@ -170,7 +167,7 @@ class WriterSlots(Generic[_HolderT]):
             waiting.granted.set()
 
     def _in_order(self) -> list[_HolderT]:
-        """Return the waiters: tenants with the fewest slots first, then in order of arrival."""
+        """Return the waiters: those of tenants with the fewest slots first, then by arrival."""
         used = self._used()
         return sorted(self._waiting, key=lambda holder: used[self._waiting[holder].tenant])
 
@@ -187,7 +184,7 @@ class WriterSlots(Generic[_HolderT]):
     def _to_ask(self) -> _Held | None:
         """Return the holder that the first waiter asks to leave.
 
-        Each waiter asks one, and another one if that one stays busy for long.
+        Each waiter asks one holder, and another holder if that one stays busy for long.
         """
         since_s = self._clock_s() - _LEAVING_S
         leaving = sum(since_s < held.asked_s < math.inf for held in self._holders.values())

@@ -1,4 +1,4 @@
-"""Histories of runs that are looked at: each diagnosis reads the new part of the journal.
+"""Histories of the runs that diagnoses read: each look reads the new part of the journal.
 
 journal    [ 1 2 3 4 5 6 ][ 7 8 ]      a first look reads all, the next one 7 and 8
 [ . 2 3 4 5 6 ][ 7 8 ]      the oldest is forgotten there: it stays known here
@@ -29,8 +29,6 @@ from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
-__all__ = ["Kept", "LiveHistories", "Looked", "MemoryBound", "Open"]
-
 # Of the records that were read, the part that the journal has forgotten before all are read again:
 # a long run is not read anew with each part that it forgets.
 _MAX_FORGOTTEN: Final = 0.25
@@ -48,14 +46,14 @@ V = TypeVar("V")
 
 
 class MemoryBound:
-    """Memory of all that is kept under one bound. Any thread.
+    """Bound on the memory of several owners together. Any thread may use it.
 
     Args:
-        max_bytes: Bound. A history in use counts from its next return.
+        max_bytes: The bound in bytes. A history in use counts from its next return on.
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         # lock guards everything below, as ``Kept`` uses it.
         self.lock = threading.Lock()
         # By owner and key, each with its size; the one that was used last is the last.
@@ -66,16 +64,16 @@ class MemoryBound:
         return sum(size for _, size in self.entries.values())
 
     def forget(self, least: int) -> None:
-        """Drop the least recently used entries until the rest fits, but keep ``least``."""
-        while len(self.entries) > least and self.used_bytes > self._max_bytes:
+        """Drop the least recently used histories until the rest fits; keep ``least`` of them."""
+        while len(self.entries) > least and self.used_bytes > self.max_bytes:
             del self.entries[next(iter(self.entries))]
 
 
 class Kept(Generic[K, V]):
-    """Histories of one owner. One thread.
+    """Histories of one owner. One thread uses it.
 
     Args:
-        bound: Of the memory, perhaps with other owners.
+        bound: Bound of the memory, perhaps shared with other owners.
     """
 
     def __init__(self, bound: MemoryBound) -> None:
@@ -86,19 +84,18 @@ class Kept(Generic[K, V]):
             return [key for owner, key in self._bound.entries if owner is self]
 
     def take(self, key: K) -> V | None:
-        """Return a history, which is its caller's until it is put back; None if there is none."""
+        """Return a history, which the caller owns until ``put``; None if there is none."""
         with self._bound.lock:
             taken: tuple[V, int] | None = self._bound.entries.pop((self, key), None)
         return None if taken is None else taken[0]
 
     def put(self, key: K, value: V, size: int, *, stays: bool) -> None:
-        """Keep a history, the first to stay."""
+        """Keep a history; one that ``stays`` is kept even if it alone exceeds the bound."""
         with self._bound.lock:
             self._bound.entries[self, key] = value, size
             self._bound.forget(1 if stays else 0)
 
     def keep_only(self, wanted: Callable[[K], bool]) -> None:
-        """Let go of others than the wanted ones."""
         with self._bound.lock:
             for owner, key in [*self._bound.entries]:
                 if owner is self and not wanted(key):
@@ -106,27 +103,29 @@ class Kept(Generic[K, V]):
 
 
 class Looked(NamedTuple):
-    """History of a run, at one look.
+    """History of a run at one look.
 
     Attributes:
         history: Valid until the next look at any run.
-        records: Number of records that were read for it.
-        is_whole: Whether these are all that there are.
-        left: Number of records that were left for the next look, for want of time.
+        records: Number of records that were read for this look.
+        is_whole: Whether the look has read all records that there are.
+        left: Number of records that were left for the next look, for lack of time.
+        memory_bytes: Approximate memory of the run's history.
     """
 
     history: RunHistory
     records: int
     is_whole: bool
     left: int = 0
+    memory_bytes: int = 0
 
 
 @dataclass(slots=True)
 class _Live:
-    """History of a run, as far as it is read.
+    """History of a run, as far as it has been read.
 
     Attributes:
-        numbers: Of the records that were read, in order.
+        numbers: Numbers of the records that were read, in order.
         memory_bytes: Approximate size of the history after ``weighed`` records.
     """
 
@@ -136,7 +135,7 @@ class _Live:
     weighed: int = 0
 
     def weigh(self) -> int:
-        """Return the memory of the history in bytes, as of some records ago at most."""
+        """Return the history's memory in bytes, measured at most some records ago."""
         if not self.weighed or len(self.numbers) - self.weighed >= _WEIGHED_EACH:
             self.memory_bytes, self.weighed = self.history.memory_bytes(), len(self.numbers)
         return self.memory_bytes
@@ -147,19 +146,25 @@ class _Live:
 
 
 class LiveHistories:
-    """Histories of the runs that are looked at, in bounded memory. One thread.
+    """Histories of runs in bounded memory. One thread uses it.
 
     Args:
-        bound: Of the memory of all; None for one of their own. Runs beyond it are read from the
-            beginning at each look, those that were looked at longest ago first.
+        bound: Bound on the memory of all histories; None for a bound of this object's own. Runs
+            beyond the bound are read from the beginning at each look, the least recently looked at
+            first.
     """
 
     def __init__(self, bound: MemoryBound | None = None) -> None:
-        self._live: Kept[tuple[ExperimentKey, int], _Live] = Kept(bound or MemoryBound(_MAX_BYTES))
+        self._bound = bound or MemoryBound(_MAX_BYTES)
+        self._live: Kept[tuple[ExperimentKey, int], _Live] = Kept(self._bound)
 
     def keep_only(self, keys: Collection[ExperimentKey]) -> None:
-        """Let go of all other runs: they have ended."""
+        """Drop the histories of all other runs, because those have ended."""
         self._live.keep_only(lambda at: at[0] in keys)
+
+    @property
+    def max_bytes(self) -> int:
+        return self._bound.max_bytes
 
     @property
     def known(self) -> Collection[ExperimentKey]:
@@ -168,7 +173,7 @@ class LiveHistories:
     def look(
         self, open_: Open, key: ExperimentKey, *, begun_ns: int = 0, budget_s: float = math.inf
     ) -> Looked:
-        """Read a run on."""
+        """Read the new records of a run, and return its history."""
         until_s = time.monotonic() + budget_s
         run, records = run_id(key.experiment, key.trial), 0
         live = self._live.take((key, begun_ns)) or _Live()
@@ -187,5 +192,6 @@ class LiveHistories:
                     break
             left = history_records(connection, run, max(live.numbers[-1:], default=0))
         is_half_read = bool(left)  # and is not begun anew
-        self._live.put((key, begun_ns), live, live.weigh(), stays=is_half_read)
-        return Looked(live.history.history(), records, is_whole, left)
+        size = live.weigh()
+        self._live.put((key, begun_ns), live, size, stays=is_half_read)
+        return Looked(live.history.history(), records, is_whole, left, size)

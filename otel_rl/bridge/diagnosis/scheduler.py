@@ -1,7 +1,7 @@
-"""Diagnoses each live run, and once when it stalls; adds the findings to the run.
+"""Diagnoses each live run at intervals and when it stalls, and adds the findings to the run.
 
-A process of its own looks at one run after the other, as soon as there is news and as often as its
-share of the CPU allows.
+A process of its own looks at one run after the other, as soon as a run has news and as often as the
+process's share of the CPU allows.
 """
 
 import logging
@@ -22,8 +22,6 @@ from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.thresholds import NEWS_S
 from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import ExperimentKey, ExperimentStatus
-
-__all__ = ["DiagnosisScheduler", "StallWatch"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +47,7 @@ _LATE: Final = 1.2  # usual steps
 
 
 def _late_s(rhythm: Rhythm) -> float:
-    """Return from when on work counts as late, though a step may have taken longer before."""
+    """Return the seconds after which work counts as late, even if a step once took longer."""
     longest_s = suspicious_s(rhythm)  # endless for a new run
     return longest_s if longest_s == inf else min(max(NEWS_S, _LATE * rhythm.usual_s), longest_s)
 
@@ -71,10 +69,11 @@ _MAX_TOLD: Final = 500
 
 
 class StallWatch:
-    """Watches one run.
+    """Notices when one run stalls.
 
-    A stall is noticed when phases may tell it, when they are far longer than ever, when it is one
-    without them, and a few times after that: what is known of it later is for the next look.
+    A stall is noticed when phases may show it, when phases are far longer than ever, when a run
+    without phases stands still, and a few times after that: later knowledge of the stall is for the
+    next look.
     """
 
     def __init__(self) -> None:
@@ -83,12 +82,12 @@ class StallWatch:
         self._noticed = 0
 
     def notices(self, newest_ns: int, step: int) -> bool:
-        """Return whether the run has begun to stand still, as a diagnosis would see it.
+        """Return whether the run has begun to stand still, in the sense of a diagnosis.
 
         Args:
-            newest_ns: Time of the newest stored history of the run: while nothing arrives of a run,
-                it cannot be told that it stands still.
-            step: The newest step then.
+            newest_ns: Time of the run's newest stored history: while no data of a run arrives,
+                nobody can tell that it stands still.
+            step: The newest step at that time.
         """
         now_s = newest_ns / _NS_PER_S
         if self._told and step < self._told[-1][0]:
@@ -108,12 +107,12 @@ class StallWatch:
 
 
 class _Looked(NamedTuple):
-    """Look at a run.
+    """The last look at a run.
 
     Attributes:
-        at_s: When it ended.
-        rows: Number of rows of the run at that time.
-        newest_ns: When the last news of a live run had come.
+        at_s: Time at which the look ended.
+        rows: Number of the run's rows at that time.
+        newest_ns: Arrival of the last news of a live run.
     """
 
     at_s: float
@@ -122,7 +121,7 @@ class _Looked(NamedTuple):
 
 
 class LookedAt(Protocol):
-    """What makes rows of runs, as the diagnosis sees it."""
+    """The maker of rows, as far as the diagnosis uses it."""
 
     def begun(self) -> Collection[ExperimentKey]:
         """Return the runs that may have new findings."""
@@ -136,11 +135,11 @@ class LookedAt(Protocol):
 
 
 class DiagnosisScheduler:
-    """Looks at each active run, one at a time.
+    """Diagnoses each active run, one at a time.
 
     Args:
-        rows: Knows which have news, and takes the findings.
-        every_s: Shortest time between two looks at a run; 0 for never.
+        rows: Tells which runs have news, and takes the findings.
+        every_s: Shortest time between two looks at a run; 0 never looks.
         last_timeout_s: Bound on the time of all last diagnoses together.
     """
 
@@ -190,7 +189,7 @@ class DiagnosisScheduler:
         self._process.end()
 
     def look_last(self) -> bool:
-        """Diagnose ended runs once more if they have new rows; after ``pause``.
+        """Diagnose ended runs with new rows once more. Call it after ``pause``.
 
         Returns:
             Whether there were findings.
@@ -236,7 +235,7 @@ class DiagnosisScheduler:
 
     @contextmanager
     def _failures_counted(self, what: str) -> Iterator[None]:
-        """Catch and count failures. An unreachable journal is no failure."""
+        """Catch and count failures. An unreachable journal does not count as a failure."""
         try:
             yield
         except (JournalError, LeaseLost) as exc:
@@ -266,7 +265,7 @@ class DiagnosisScheduler:
         return rows >= fewest and is_newer
 
     def _newest_ns(self, key: ExperimentKey) -> int:
-        """Return when the last news of a live run came: one that makes no rows may stand still."""
+        """Return when a live run's last news arrived: a run that makes no rows may stand still."""
         progress = None if self._has_ended(key) else self._rows.progress(key)
         return 0 if progress is None else progress[0]
 

@@ -1,8 +1,9 @@
-"""Values in the journal that wait for a file of the archive.
+"""Values in the journal that are not in a file of the archive yet.
 
-The transaction that makes rows of a batch adds them in parts. A file is decided before it is
-written: its parts are marked with its number, and removed once it is on the disk. So a bridge that
-resumes, or takes over the run, writes the same file with the same values again, if at all.
+The transaction that stores rows of a batch also adds their values, in parts. A file is decided
+before it is written: its parts are marked with the file's number, and removed once the file is on
+the disk. So a bridge that resumes, or takes over the run, writes the same file with the same values
+again, if at all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,17 +22,15 @@ from otel_rl.bridge.journal.state import read_description
 from otel_rl.records import Attempt, ExperimentKey
 from otel_rl.run_id import run_id
 
-__all__ = ["ArchiveStore", "StoredPart", "UnarchivedRun"]
-
 _LATEST_NS: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class UnarchivedRun:
-    """A run with values that wait.
+    """A run with values that wait to be archived.
 
     Attributes:
-        oldest_ns: When the first part was added.
+        oldest_ns: Time at which the first waiting part was added.
     """
 
     key: ExperimentKey
@@ -39,7 +38,7 @@ class UnarchivedRun:
 
 
 class StoredPart(NamedTuple):
-    """A part of the values."""
+    """One waiting part of a run's values."""
 
     samples: int
     body: bytes | None
@@ -57,7 +56,7 @@ class ArchiveStore:
         return self._journal.identity
 
     def size(self) -> int:
-        """Return the bytes that wait, of all runs."""
+        """Return the bytes of values that wait, over all runs."""
         with self._journal.read() as connection:
             (size,) = connection.execute(
                 "SELECT COALESCE(SUM(archive_bytes), 0) FROM runs"
@@ -81,7 +80,6 @@ class ArchiveStore:
         return sorted(ours, key=lambda run: run.oldest_ns)
 
     def attempts(self, key: ExperimentKey) -> Sequence[Attempt]:
-        """Return the attempts of a run, see ``Description``."""
         with self._journal.read() as connection:
             found = connection.execute(
                 "SELECT body, crc FROM descriptions WHERE run_id = ?",
@@ -96,10 +94,10 @@ class ArchiveStore:
 
         Args:
             max_bytes: Bytes of parts at which the file ends.
-            made_through_ns: Parts that were added later wait.
+            made_through_ns: Parts that were added after this time wait for a later file.
 
         Returns:
-            Its number, unique in the journal; None for no file.
+            The file's number, unique in the journal; None if there is nothing to write.
 
         Raises:
             LeaseLost: The run belongs to another bridge.

@@ -1,7 +1,7 @@
-"""Deliveries: the rows of each run that a tracker has, and its last error.
+"""Deliveries: the rows of each run that a tracker has confirmed, and the tracker's last error.
 
-Rows are removed only below the number that every tracker of the bridge has confirmed, and that each
-allows to remove: an unreachable tracker holds rows, but delays no other tracker.
+Rows are removed only below the number that every tracker of the bridge has confirmed and allows to
+remove: an unreachable tracker holds rows back, but delays no other tracker.
 """
 
 import time
@@ -18,20 +18,17 @@ from otel_rl.bridge.journal.interface import (
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
-__all__ = ["DeliveryStore", "all_closed", "all_confirmed", "all_ended", "lacks_rows"]
-
 _T = TypeVar("_T")
 
 _PRUNED_AT_ONCE: Final = 2_000
 
 
 class DeliveryStore:
-    """Deliveries of the runs of one journal to one tracker. Any thread may call any method.
+    """Deliveries of one journal's runs to one tracker. Any thread may call any method.
 
     Args:
-        tracker: Name of the tracker.
-        others: Names of the bridge's other trackers, which hold rows too. See ``of``.
-        has_room: Whether a run may get more rows while its present ones are stored.
+        others: Names of the bridge's other trackers, whose unconfirmed rows stay too. See ``of``.
+        has_room: Tells whether a run may get more rows while its present ones are stored.
     """
 
     def __init__(
@@ -52,7 +49,7 @@ class DeliveryStore:
         self._clock_ns = clock_ns
 
     def of(self, tracker: str) -> "DeliveryStore":
-        """Return the store of another of the bridge's trackers, or this one."""
+        """Return the store of another tracker of the bridge, or this one."""
         if tracker == self._tracker:
             return self
         return DeliveryStore(
@@ -64,14 +61,26 @@ class DeliveryStore:
             clock_ns=self._clock_ns,
         )
 
-    def unfinished(self) -> Sequence[ExperimentKey]:
-        """The runs with rows that the tracker's run was not closed with."""
+    def unfinished(self, *, for_one_launch: bool = False) -> Sequence[ExperimentKey]:
+        """Return the runs that have rows with which the tracker's run was not closed.
+
+        Args:
+            for_one_launch: Leave out the runs of which this tracker has nothing and which are
+                closed at a tracker that this bridge does not have: an earlier launch wrote them
+                there.
+        """
+        elsewhere = (
+            " AND NOT (d.run_id IS NULL AND EXISTS (SELECT 1 FROM deliveries AS o"  # noqa: S608  # ours
+            " WHERE o.run_id = runs.run_id AND o.finished_row >= runs.next_row"
+            f" AND o.tracker NOT IN ({_marks(len(self._all))})))"
+        )
         with self._journal.read() as connection:
             found = connection.execute(
-                "SELECT experiment, trial FROM runs LEFT JOIN deliveries AS d"
+                "SELECT experiment, trial FROM runs LEFT JOIN deliveries AS d"  # noqa: S608  # ours
                 " ON d.run_id = runs.run_id AND d.tracker = ?"
-                " WHERE runs.next_row > COALESCE(finished_row, 0) ORDER BY runs.number",
-                (self._tracker,),
+                " WHERE runs.next_row > COALESCE(d.finished_row, 0)"
+                f"{elsewhere * for_one_launch} ORDER BY runs.number",
+                (self._tracker, *self._all * for_one_launch),
             ).fetchall()
         return [ExperimentKey(experiment, trial) for experiment, trial in found]
 
@@ -83,12 +92,12 @@ class DeliveryStore:
         """Allow the removal of the rows before ``below``, and remove those that all trackers allow.
 
         Raises:
-            JournalFull: No room even for that. Some may be removed.
+            JournalFull: There is no room even for the removal. Some rows may be removed.
         """
         self._remove(key, [self._tracker], below)
 
     def _remove(self, key: ExperimentKey, allowing: Sequence[str], below: int) -> None:
-        """Note that trackers allow rows before ``below`` to go, and remove those that all allow."""
+        """Note which trackers need no rows before ``below``, and remove rows that none needs."""
         run = run_id(key.experiment, key.trial)
 
         def remove(connection: Connection) -> bool:
@@ -103,9 +112,9 @@ class DeliveryStore:
             pass
 
     def prune_finished(self, *, confirmed_before_ns: int) -> None:
-        """Remove the rows of our runs that all trackers have finished, and had by that time.
+        """Remove this bridge's rows that all trackers had finished and confirmed before a time.
 
-        Those of a run that has no room for more go at once.
+        Rows of a run that has no room for more are removed at once, whatever the time.
         """
         n = len(self._all)
         with self._journal.read() as connection:
@@ -123,10 +132,10 @@ class DeliveryStore:
                 self._remove(key, self._all, next_row)
 
     def reported(self, key: ExperimentKey, state: str, error: str) -> None:
-        """Store the error because of which the tracker accepts no rows, and its time; "" for none.
+        """Store the error for which the tracker accepts no rows, and its time; "" for no error.
 
         Raises:
-            JournalFull: No room. Nothing was written.
+            JournalFull: There is no room. Nothing was written.
         """
         run = run_id(key.experiment, key.trial)
         self._write(
@@ -143,7 +152,7 @@ class DeliveryStore:
         )
 
     def opened(self, key: ExperimentKey, location: str) -> None:
-        """Remember where the tracker has the run."""
+        """Remember where the tracker shows the run."""
         self._put(key, location=location.replace("\0", ""))
 
     def finish(self, key: ExperimentKey, next_row: int) -> None:
@@ -151,7 +160,7 @@ class DeliveryStore:
         self._put(key, finished_row=next_row)
 
     def finished(self, key: ExperimentKey) -> int:
-        """Return the last value of ``finish``; 0 if there is none."""
+        """Return the row number of the last call of ``finish``; 0 if there was none."""
         with self._journal.read() as connection:
             found = connection.execute(
                 "SELECT finished_row FROM deliveries WHERE run_id = ? AND tracker = ?",
@@ -174,7 +183,7 @@ class DeliveryStore:
 
 
 def _remove_rows(connection: Connection, run: str, trackers: Sequence[str]) -> bool:
-    """Remove rows, so few that no writer waits for long. Returns whether there are more to go."""
+    """Remove so few rows that no writer waits for long. Returns whether more are left to remove."""
     first, known, end = connection.execute(
         "SELECT (SELECT pruned_row FROM runs WHERE run_id = ?), COUNT(*),"  # noqa: S608  # ours
         " MIN(CASE WHEN allowed_row < next_row THEN allowed_row ELSE next_row END)"
@@ -197,22 +206,22 @@ def _marks(n: int) -> str:
 
 
 def lacks_rows(n: int) -> str:
-    """Return the condition that the run of one of ``n`` trackers was not closed with all rows."""
+    """Return the SQL condition that one of a run's ``n`` trackers was not closed with all rows."""
     return f"(next_row > 0 AND {_count('d.finished_row >= runs.next_row', n)} < {n})"
 
 
 def all_closed(n: int) -> str:
-    """Return the condition that the runs of ``n`` trackers were closed with all rows."""
+    """Return the SQL condition that all of a run's ``n`` trackers were closed with all rows."""
     return f"({_count('d.finished_row = runs.next_row', n)} = {n})"
 
 
 def all_confirmed(n: int) -> str:
-    """Return the condition that ``n`` trackers have confirmed all rows."""
+    """Return the SQL condition that all of a run's ``n`` trackers have confirmed all rows."""
     return f"({_count('d.next_row = runs.next_row', n)} = {n})"
 
 
 def all_ended(n: int) -> str:
-    """Return the condition that each of ``n`` trackers was closed with all rows, or has them."""
+    """Return the SQL condition that each of ``n`` trackers was closed with all rows or has them."""
     either = "(d.finished_row = runs.next_row OR d.next_row = runs.next_row)"
     return f"({_count(either, n)} = {n})"
 

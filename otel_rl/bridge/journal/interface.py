@@ -1,9 +1,9 @@
-"""Interface of the bridge's own database, which is spool and run store in one, and who may use it.
+"""Interface of the bridge's own database (spool and run store in one), and of run ownership.
 
-* Durable: once ``write`` returns, what it did survives ``kill -9`` and power loss.
+* Durable: once ``write`` returns, its changes survive ``kill -9`` and power loss.
 * Atomic: each function that is given to ``write`` happens wholly or not at all, and may span the
   spool and the run store.
-* Visible: a read sees everything whose ``write`` has returned, in whichever bridge.
+* Visible: a read sees every change whose ``write`` has returned, in whichever bridge.
 * One statement sees one moment. Two statements of a read may see two.
 
 ``sqlite.py`` is one file for one bridge, ``postgres.py`` one database for any number of them. Both
@@ -12,7 +12,7 @@ take the same statements, with ``?`` for parameters.
 
 import logging
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,25 +21,6 @@ from typing import Any, Final, Protocol, TypeVar
 from otel_rl.errors import JournalGone, LeaseLost
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-
-__all__ = [
-    "MADE",
-    "RECORD_BYTES",
-    "ROOM_OF_ROWS",
-    "WAITING",
-    "WAITS",
-    "Connection",
-    "Cursor",
-    "Journal",
-    "Ownership",
-    "Presence",
-    "Room",
-    "SoleOwner",
-    "Use",
-    "Value",
-    "checksum",
-    "write_owned",
-]
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +58,10 @@ WAITS: Final = (
 
 
 class Cursor(Protocol):
-    """Result of a statement. Its errors may be raised later, within the same ``write``."""
+    """Result of a statement.
+
+    An error of the statement may be raised later in the same ``write``.
+    """
 
     def fetchone(self) -> Any:  # a row has columns of any type
         ...
@@ -90,7 +74,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """Takes statements, for the length of a ``write`` or ``read``."""
+    """Connection that takes statements for the length of one ``write`` or ``read``."""
 
     def execute(self, sql: str, parameters: Sequence[Value] = ..., /) -> Cursor: ...
 
@@ -102,7 +86,7 @@ class Journal(Protocol):
 
     @property
     def identity(self) -> str:
-        """Random, made with the database: marks the runs of this journal."""
+        """Random text made with the database; it marks the runs of this journal."""
         ...
 
     @property
@@ -129,30 +113,30 @@ class Journal(Protocol):
         ...
 
     def write(self, function: Callable[[Connection], _T], /) -> _T:
-        """Run ``function`` in a transaction and return its result once that is durable.
+        """Run ``function`` in a transaction, and return its result once its changes are durable.
 
-        Where others write at the same moment, it may be run again from its beginning.
+        Where others write at the same moment, ``function`` may be run again from its beginning.
 
         Raises:
-            JournalFull: There is no room, in the bound or on the disk. Nothing was written.
+            JournalFull: There is no room, within the bound or on the disk. Nothing was written.
             JournalClosed: The bridge is stopping. Nothing was written.
-            JournalUnavailable: The database is unreachable. Nothing was written, or all was:
+            JournalUnavailable: The database is unreachable. Nothing was written, or everything was:
                 only a read can find out.
-            Exception: What ``function`` raised. Nothing was written.
+            Exception: Whatever ``function`` raised. Nothing was written.
         """
         ...
 
     def submit(self, function: Callable[[Connection], _T], /) -> Future[_T]:
-        """Do the same as ``write`` without waiting: the future has its result, or what it raises.
+        """Do the same as ``write`` without waiting: the future gets the result or the error.
 
-        The future is done in a thread of the journal, which runs its callbacks: they must be short.
+        A thread of the journal completes the future and runs its callbacks: they must be short.
         """
         ...
 
     def read(self) -> AbstractContextManager[Connection]:
-        """A connection for reading, for the length of the context.
+        """Lend a connection for reading, for the length of the context.
 
-        Every cursor must be read to its end or closed by then.
+        Every cursor must be read to its end or closed before the context ends.
 
         Raises:
             JournalUnavailable: The database is unreachable.
@@ -160,10 +144,10 @@ class Journal(Protocol):
         ...
 
     def check_room(self, connection: Connection, n_bytes: int, /) -> None:
-        """Refuse data that would take the room needed to write present data to trackers.
+        """Refuse new data that would take the room needed to write present data to trackers.
 
-        Called inside ``write`` by those who bring something in. Turning a batch into rows needs
-        room before it gives the batch's room back, so batches may not take all of it.
+        Whoever adds data calls this inside ``write``. Turning a batch into rows needs room before
+        the batch's own room is free again, so batches may not take all of it.
 
         Raises:
             JournalFull: ``n_bytes`` more would exceed ``max_bytes``.
@@ -173,12 +157,12 @@ class Journal(Protocol):
     def size(self) -> int: ...
 
     def close(self) -> None:
-        """Finish accepted writes, then close. Idempotent."""
+        """Finish the accepted writes, then close. Closing again does nothing."""
         ...
 
 
 class Presence:
-    """Whether a journal is where it was, as it was found last. Any thread may call any method."""
+    """Whether a journal was in its place when last looked for. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._gone: JournalGone | None = None
@@ -189,25 +173,24 @@ class Presence:
         return "" if gone is None else str(gone)
 
     def gone(self, exc: JournalGone) -> None:
-        """Record that the journal was removed or replaced, and log that once."""
+        """Record that the journal was removed or replaced, and log it once."""
         is_news, self._gone = self._gone is None, exc
         if is_news:
             _log.error("%s", exc)
 
     def there(self) -> None:
-        """Record that the journal is back."""
+        """Record that the journal is back in its place."""
         if self._gone is not None:
             self._gone = None
             _log.warning("The journal is back. Requests are accepted again.")
 
 
 def checksum(body: object, *columns: str | int) -> int:
-    """Return the checksum by which a record is checked on reading: SQLite passes flipped bits on.
+    """Return the checksum that verifies a record on reading: SQLite does not notice flipped bits.
 
     Args:
-        body: The large column. One flipped bit can make something else of bytes: nothing that was
-            ever written.
-        columns: The others that make the record what it is, its run and its number among them.
+        body: The large column. One flipped bit can turn it into other bytes that still decode.
+        columns: The other columns that identify the record, among them its run and its number.
     """
     if not isinstance(body, bytes):
         return -1
@@ -215,19 +198,19 @@ def checksum(body: object, *columns: str | int) -> int:
 
 
 class Ownership(Protocol):
-    """Runs that one bridge owns. Any thread may ask."""
+    """The runs that one bridge owns. Any thread may ask."""
 
     def epoch(self, key: ExperimentKey, /) -> int | None:
-        """The number of this bridge's turn with the run; None while it may not touch the run.
+        """Return the number of this bridge's turn with the run; None while the run is not its own.
 
-        A run is owned by one turn at a time, and each has a larger number than the one before. What
-        a turn writes is fenced by its number: it happens while the turn lasts, or not at all.
+        One turn at a time owns a run, and each turn has a larger number than the one before. The
+        number fences a turn's writes: they happen while the turn lasts, or not at all.
         """
         ...
 
 
 class SoleOwner:
-    """Ownership without sharing: every run is this bridge's own, always."""
+    """Ownership without sharing: every run always belongs to this bridge."""
 
     def epoch(self, key: ExperimentKey, /) -> int:  # noqa: ARG002  # all alike
         return 0
@@ -236,11 +219,11 @@ class SoleOwner:
 def write_owned(
     journal: Journal, owners: Ownership, key: ExperimentKey, function: Callable[[Connection], _T]
 ) -> _T:
-    """Change something of a run in a transaction, if it is ours at that moment.
+    """Change a run's records in a transaction, if this bridge owns the run at that moment.
 
     Raises:
-        LeaseLost: It is not. Nothing was written.
-        JournalError: As of ``Journal.write``.
+        LeaseLost: The run belongs to another bridge. Nothing was written.
+        JournalError: See ``Journal.write``.
     """
     epoch = owners.epoch(key)
     if epoch is None:
@@ -261,11 +244,11 @@ def write_owned(
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Bytes of one run in the journal, about.
+    """Approximate bytes of one run in the journal.
 
     Attributes:
-        waiting: Batches that are no rows yet.
-        made: What was made of batches: rows, state, description, logs and history.
+        waiting: Bytes of the batches that are not turned into rows yet.
+        made: Bytes of what was made of batches: rows, state, description, logs and history.
     """
 
     waiting: int
@@ -274,23 +257,3 @@ class Use:
     @property
     def total(self) -> int:
         return self.waiting + self.made
-
-
-class Room(Protocol):
-    """Holds tenants to their shares. Any thread may call any method."""
-
-    def is_left(self, key: ExperimentKey, /) -> bool:
-        """Return whether more of the tenant's batches may be made into rows."""
-        ...
-
-    def check(self, uses: Mapping[ExperimentKey, Use], /) -> None:
-        """Refuse a commit that takes a tenant far beyond its share.
-
-        Raises:
-            ShareUsedUp: It does.
-        """
-        ...
-
-    def made(self, uses: Mapping[ExperimentKey, Use], /) -> None:
-        """Count a durable commit that ``check`` has accepted."""
-        ...

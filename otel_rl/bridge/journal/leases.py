@@ -6,15 +6,15 @@
                      lost                             another has it, or might have it by now
 
 * The database's clock alone decides when a lease has ended. A bridge trusts its own monotonic clock
-  for one thing: it stops ``_MARGIN`` of a lease before the database can have given it away, counted
-  from before it asked for it.
-* Each turn of a run has a number, the epoch, which is larger than that of the turn before. What an
-  owner writes, it writes under its number, in the same transaction; see ``RunStore``. So an owner
-  that was asleep writes nothing after its turn.
-* Work is shared out evenly as it comes. A run that has an owner stays there, until it has no work:
-  then its lease is given back.
-* A bridge that was cut off in the middle of a transaction locks what the others need. Any bridge
-  that sees the server wait for it ends its transaction.
+  for one thing only: it stops working on a run ``_MARGIN`` of a lease before the database can give
+  the lease away, counted from before the bridge asked for the lease.
+* Each turn of a run has a number, the epoch, which is larger than that of the turn before. An owner
+  writes only under its epoch, checked in the same transaction; see ``RunStore``. So an owner that
+  was asleep writes nothing after its turn.
+* Runs with work are shared out evenly as they come. A run stays with its owner until it has no
+  work: then its lease is given back.
+* A bridge that was cut off in the middle of a transaction locks records that others need. Any
+  bridge that sees the server wait for the lost one ends its transaction.
 """
 
 import contextlib
@@ -33,8 +33,6 @@ from otel_rl.bridge.journal.schema import APPLICATION
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 
-__all__ = ["FREE", "BridgeLeases", "LeaseTable"]
-
 _log = logging.getLogger(__name__)
 
 _MARGIN: Final = 1 / 3
@@ -52,11 +50,11 @@ def _boot_time() -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Lease:
-    """A run that is ours.
+    """The lease of a run that this bridge owns.
 
     Attributes:
-        epoch: Number of the turn.
-        ends_at: Of this process's monotonic clock: from then on it may not be touched.
+        epoch: Number of this turn of the run.
+        ends_at: Time of this process's monotonic clock from which on the run may not be touched.
     """
 
     epoch: int
@@ -64,21 +62,23 @@ class _Lease:
 
 
 class BridgeLeases:
-    """The runs that one bridge owns. Any thread may ask; threads of its own keep them.
+    """The runs that one bridge owns. Any thread may ask; threads of its own renew the leases.
 
     Args:
-        journal: Shared by the bridges. Its connections, two, should be the leases' alone: while a
-            lease waits for one, it runs out.
-        owner: Names this bridge, as no other is named, nor was.
-        trackers: Whose deliveries count.
-        lease_s: How long a run has no owner after its bridge was killed.
-        gained: Called with each run that becomes ours, and whether a tracker lacks its rows.
-        lost: Told of runs that may not be touched any more, at once, before anybody else can own
-            them. It must not wait for the journal.
-        monotonic: Seconds; goes on while the machine sleeps.
+        journal: The journal that the bridges share. Its two connections should be the leases'
+            alone: a lease may run out while it waits for a connection.
+        owner: Name of this bridge, which no other bridge has or ever had.
+        trackers: Names of the trackers whose deliveries count as work.
+        lease_s: Seconds that a run has no owner after its bridge was killed.
+        gained: Called with each run that this bridge has begun to own, and whether a tracker lacks
+            rows of it.
+        lost: Called at once with runs that may not be touched any more, before another bridge can
+            own them. It must not wait for the journal.
+        monotonic: Clock in seconds that goes on while the machine sleeps.
 
     Attributes:
-        others: After ``stop``: number of other bridges alive; None if the database does not answer.
+        others: Number of other bridges alive, set by ``stop``; None if the database does not
+            answer.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class BridgeLeases:
         self._claims = False
 
     def stop(self) -> None:
-        """Give all runs back. The threads that work on them have ended by then."""
+        """Give all runs back. The threads that work on them must have ended."""
         self._stopping.set()
         for thread in self._threads:
             if thread.is_alive():
@@ -155,12 +155,13 @@ class BridgeLeases:
             self._stopping.wait(pause_s * (0.5 + random.random() / 2))  # noqa: S311  # it spreads
 
     def turn(self) -> None:
-        """Renew due leases, give back those without work, and claim free runs.
+        """Renew the leases that are due, give back those of idle runs, and claim free runs.
 
-        A started thread does so.
+        The leases' own thread calls this once they are started.
 
         Raises:
-            JournalError: The database is unreachable; what is held ends by itself.
+            JournalError: The database is unreachable; the leases that are held run out by
+                themselves.
         """
         if self._monotonic() - self._renewed_at >= self._lease_s / _RENEWALS:
             self._renew()
@@ -225,7 +226,7 @@ class BridgeLeases:
             self.let_go()
 
     def let_go(self) -> None:
-        """Give up leases that were not renewed in time."""
+        """Give up the leases that were not renewed in time."""
         now = self._monotonic()
         with self._changing:
             ended = [key for key, lease in self._held.items() if now >= lease.ends_at]
@@ -238,7 +239,7 @@ class BridgeLeases:
     # The third.
 
     def _end_silent(self) -> None:
-        """End transactions that the server waits for, so that none delays a renewal."""
+        """End transactions whose bridge is silent, so that they do not delay a renewal."""
         silence_s = max(_MIN_SILENCE_S, self._lease_s / _RENEWALS)
         while not self._stopping.wait(silence_s / 2):
             with contextlib.suppress(JournalError), self._journal.read() as connection:
@@ -283,11 +284,11 @@ WHERE datname = current_database() AND usename = current_user
 
 
 class LeaseTable:
-    """Leases of one owner in the database. Each method is part of a transaction of the caller.
+    """Leases of one owner in the database. The caller runs each method in its transaction.
 
     Args:
-        owner: Names the bridge, as no other is named, nor was.
-        trackers: Whose deliveries count.
+        owner: Name of the bridge, which no other bridge has or ever had.
+        trackers: Names of the trackers whose deliveries count as work.
     """
 
     def __init__(self, owner: str, trackers: Sequence[str], *, lease_ns: int) -> None:
@@ -303,7 +304,7 @@ class LeaseTable:
         self._lease_ns = lease_ns
 
     def renew(self, connection: Connection) -> Mapping[ExperimentKey, int]:
-        """Renew every lease of the owner, and its own life sign.
+        """Renew every lease of the owner, and the owner's own sign of life.
 
         Returns:
             The epoch of each of the owner's runs.
@@ -360,7 +361,10 @@ class LeaseTable:
             )
 
     def give_all_back(self, connection: Connection) -> int:
-        """Release every run of the owner, and forget the owner. Returns the other owners alive."""
+        """Release every run of the owner, and forget the owner.
+
+        Returns how many other owners live.
+        """
         connection.execute(
             "UPDATE runs SET owner = '', expires_ns = 0 WHERE owner = ?", (self._owner,)
         )
@@ -371,6 +375,6 @@ class LeaseTable:
         return int(others)
 
     def end_silent(self, connection: Connection, silence_s: float) -> int:
-        """End transactions of bridges that the server has waited for so long. Returns how many."""
+        """End the transactions of bridges that were silent for ``silence_s``. Returns how many."""
         (ended,) = connection.execute(_END_SILENT, (int(silence_s * 1000),)).fetchone()
         return int(ended)

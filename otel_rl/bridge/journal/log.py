@@ -1,19 +1,26 @@
-"""The logs of a run: parts that commits add, and that go when they are no longer needed.
+"""The logs of a run: commits append parts, and remove parts that nobody needs any more.
 
-All are in one table. A part has the newest of what is in it: a time in ns, or a number of the log's
-own. What is forgotten up to a time or number is every part whose newest is not after it.
+One table holds all logs. A part is filed under the newest entry in it: a time in ns, or a number
+that the log counts itself. Forgetting up to a time or number removes every part whose newest entry
+is not after it.
 """
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from itertools import pairwise
+from typing import Final
+
+from msgspec import field
 
 from otel_rl.bridge.journal.interface import Connection, checksum
+from otel_rl.bridge.journal.state import Count, Int64, Stored
 
-__all__ = ["Log", "change_logs", "read_log"]
+_MAX_PARTS: Final = 64
+"""Sizes that are remembered of a log: so much of the oldest goes at a time."""
 
 
 class Log(StrEnum):
-    """Kinds of logs. How much there is of each is bounded by those who add to it and forget."""
+    """Kinds of logs. Whoever adds to a log bounds its size by forgetting."""
 
     DEDUP = "dedup"
     """Points that were taken and are not in the state, to recognise them when they come again."""
@@ -40,13 +47,45 @@ class Log(StrEnum):
     """Meaning of the tracker keys, which is never forgotten."""
 
 
+class KeptParts(Stored):
+    """Parts of a log within a bound on their bytes: beyond the bound, the oldest are forgotten.
+
+    Attributes:
+        parts: Newest time, bytes and number of records of each part, or of merged parts.
+        forgotten_ns: Parts up to this time are not needed any more.
+    """
+
+    parts: list[tuple[Int64, Count, Count]] = field(default_factory=list)
+    forgotten_ns: Int64 = 0
+
+    def next_ns(self, now_ns: int) -> int:
+        """Return the time of the next part, which is after the last one."""
+        return max(now_ns, self.parts[-1][0] + 1 if self.parts else 0)
+
+    def keep(self, newest_ns: int, size: int, number: int, max_bytes: int) -> int:
+        """Add a part. Returns the number of records that are forgotten to make room for it."""
+        parts = self.parts
+        parts.append((newest_ns, size, number))
+        if len(parts) > _MAX_PARTS:
+            # The two neighbours with the smallest sum are merged.
+            sizes = [one[1] + other[1] for one, other in pairwise(parts)]
+            place = sizes.index(min(sizes))
+            number_of_both = parts[place][2] + parts[place + 1][2]
+            parts[place : place + 2] = [(parts[place + 1][0], sizes[place], number_of_both)]
+        forgotten, total = 0, sum(part[1] for part in parts)
+        while total > max_bytes and len(parts) > 1:
+            self.forgotten_ns, freed, records = parts.pop(0)
+            forgotten += records
+            total -= freed
+        return forgotten
+
+
 def change_logs(
     connection: Connection,
     run: str,
     added: Mapping[Log, tuple[int, bytes] | None],
     forgotten: Mapping[Log, int],
 ) -> None:
-    """Add parts to the logs of a run, and remove others, in a transaction."""
     connection.executemany(
         "INSERT INTO log (run_id, kind, newest, body, crc) VALUES (?, ?, ?, ?, ?)",
         [
@@ -67,7 +106,7 @@ def read_log(
     """Return the parts of a log, oldest first, without damaged ones.
 
     Args:
-        after: Only parts with something newer than this.
+        after: Return only parts with an entry newer than this.
     """
     condition, limits = ("", ()) if after is None else (" AND newest > ?", (after,))
     kind = str(log)

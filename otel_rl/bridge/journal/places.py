@@ -1,10 +1,10 @@
-"""Places of journals: opens one, and finds the one that has a run.
+"""Places of journals: opens a journal, and finds the one that has a run.
 
 Journals lie side by side where each `otel-rl run` has its own. A program may name a run that
-another journal has, for example because it was started again. Another launch is another run, as in
-W&B, so the run gets the next free name: `lr-1-2` for `lr-1`. One bridge decides for all processes
-of a launch, when it first hears of a run, and from then on its own journal has the run: so after a
-restart it decides the same.
+another journal has, for example because the program was started again. Another launch is another
+run, as in W&B, so the run gets the next free name: `lr-1-2` for `lr-1`. One bridge decides for all
+processes of a launch, when it first hears of a run, and from then on its own journal has the run:
+so after a restart it decides the same.
 """
 
 import fcntl
@@ -24,16 +24,6 @@ from otel_rl.errors import ConfigError, JournalError, MissingExtra
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
-__all__ = [
-    "WHERE_RUNS_ARE",
-    "Beside",
-    "JournalPlace",
-    "RunNaming",
-    "home_of",
-    "names_there_are",
-    "open_journal",
-]
-
 WHERE_RUNS_ARE: Final = (
     "Name the data directory of `otel-rl run` or `otel-rl bridge`: --data DIR, or --config FILE."
 )
@@ -46,7 +36,7 @@ _LONGEST_NAME: Final = 60
 
 
 def names_there_are(wanted: str, names: Iterable[str]) -> str:
-    """Return a hint with some names of runs, those first that resemble ``wanted``."""
+    """Return a hint with some names of runs, the ones that resemble ``wanted`` first."""
     found = sorted(set(names))
     if len(found) > _MOST_NAMES:
         found = [*_near_first(wanted, found)]
@@ -68,8 +58,8 @@ class JournalPlace(NamedTuple):
     """Place of a bridge's journal.
 
     Attributes:
-        url: Of the database that bridges share; None where the file is the journal.
-        max_bytes: Bound of its size.
+        url: URL of the database that bridges share; None where the journal is a file.
+        max_bytes: Bound of the journal's size.
     """
 
     directory: Path
@@ -100,13 +90,13 @@ class JournalPlace(NamedTuple):
 def open_journal(
     directory: Path, url: str | None, *, max_bytes: int, connections: int | None = None
 ) -> Journal:
-    """The database at ``url``, or else the file in ``directory``.
+    """Open the database at ``url``, or else the file in ``directory``.
 
     Raises:
-        ConfigError: It cannot be used.
+        ConfigError: The journal cannot be used.
         MissingExtra: psycopg is not installed.
         JournalLocked: Another process has the file open.
-        JournalError: What is there is no journal, or a damaged one, or does not answer.
+        JournalError: What is there is not a journal, is damaged, or does not answer.
     """
     if url is None:
         return SqliteJournal(directory, max_bytes=max_bytes)
@@ -124,11 +114,11 @@ _LOCK: Final = ".names.lock"
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Journals beside that of a bridge, and what is to be done about runs that they have.
+    """Journals beside that of a bridge, and what happens to runs that they have.
 
     Attributes:
-        root: Directory above them all; a journal may be in itself, too.
-        renamed: Called with each run that gets another name, and that name.
+        root: Directory above all the journals; it may hold a journal itself.
+        renamed: Called with each run that gets another name, and the new name.
     """
 
     root: Path
@@ -137,7 +127,7 @@ class Beside:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the other bridges from deciding at the same time."""
+        """Hold a lock that keeps other bridges from naming runs at the same time."""
         descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -147,7 +137,7 @@ class Beside:
 
 
 def home_of(key: ExperimentKey, root: Path, own: Path | None = None) -> Path | None:
-    """Return the directory of the journal that has a run, ``own`` first; None if there is none."""
+    """Return the directory of the journal that has a run, ``own`` first; None if none has it."""
     for directory in (*filter(None, [own]), *journals_below(root)):
         try:
             with looking(directory) as connection:
@@ -159,7 +149,7 @@ def home_of(key: ExperimentKey, root: Path, own: Path | None = None) -> Path | N
 
 
 class RunNaming:
-    """Decides which run a sender's run is. Any thread may call it.
+    """Decides under which name a sender's run is stored here. Any thread may call it.
 
     Args:
         begin: Puts a run into the bridge's own journal.
@@ -178,7 +168,7 @@ class RunNaming:
         self._settled: dict[ExperimentKey, ExperimentKey] = {}
 
     def __call__(self, key: ExperimentKey) -> ExperimentKey:
-        """Return the run that a sender's run is here.
+        """Return the name under which a sender's run is stored here.
 
         Raises:
             JournalError: The run cannot be stored; the sender retries.

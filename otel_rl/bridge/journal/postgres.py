@@ -1,8 +1,8 @@
 """A journal that is one PostgreSQL database, for any number of bridges.
 
-* Durable by the server's own log: ``synchronous_commit`` is on, whatever the server's default is.
-* A transaction that loses against another one is run again.
-* Who is idle in the middle of a transaction, or cannot be reached, is cut off by the server: a
+* Durable by the server's own log: ``synchronous_commit`` is on, whatever the server's default.
+* A transaction that loses against a concurrent one is run again.
+* The server cuts off a client that idles in the middle of a transaction or cannot be reached: a
   bridge that hangs does not block the others.
 """
 
@@ -34,8 +34,6 @@ from otel_rl.errors import (
     JournalGone,
     JournalUnavailable,
 )
-
-__all__ = ["PostgresJournal"]
 
 _T = TypeVar("_T")
 
@@ -129,16 +127,16 @@ _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
 
 class PostgresJournal:
-    """One database. Any thread may call any method.
+    """Journal in one PostgreSQL database. Any thread may call any method.
 
     Args:
-        url: ``postgresql://user:password@host:port/database``, or what else libpq takes.
-        max_bytes: Bound for incoming data, see ``check_room``. It may be exceeded by what all
-            bridges take in a second.
-        connections: How many this process may have.
+        url: ``postgresql://user:password@host:port/database``, or any other form that libpq takes.
+        max_bytes: Bound for incoming data, see ``check_room``. The data of all bridges may exceed
+            it by what they take in one second.
+        connections: Number of connections that this process may open.
 
     Raises:
-        ConfigError: The URL is none, or another version made the tables.
+        ConfigError: The URL is not valid, or another version made the tables.
         JournalUnavailable: The database cannot be reached.
     """
 
@@ -257,7 +255,7 @@ class PostgresJournal:
         self._look_again()
 
     def _look_again(self) -> None:
-        """Record that the tables are back once all are there; the last use may need only some."""
+        """Record that the tables are back once all exist; the last statement may need only some."""
         if self._presence.problem:
             with contextlib.suppress(JournalError):  # the problem remains, and `/healthz` tells it
                 self._write(lambda connection: connection.execute(_EVERY_TABLE).close())
@@ -278,7 +276,7 @@ class PostgresJournal:
             self._taken_bytes += n_bytes
 
     def size(self) -> int:
-        """Bytes of the batches and of the rows made of them; tables and indexes are larger."""
+        """Return the bytes of batches and of their rows; tables and indexes are larger."""
         with self.read() as connection:
             return _size(connection)
 
@@ -291,10 +289,10 @@ class PostgresJournal:
 
 
 class _Pool:
-    """Bounded pool of connections, which tells why the server refuses one.
+    """Bounded pool of connections that tells why the server refuses one.
 
-    ``psycopg_pool`` connects in the background, and its callers see only that time has passed. So
-    while the server is known to refuse connections, each caller asks it first.
+    ``psycopg_pool`` connects in the background, and its callers only see a timeout. So while the
+    server is known to refuse connections, each caller first asks the server for the reason.
     """
 
     def __init__(self, url: str, limit: int) -> None:
@@ -317,7 +315,7 @@ class _Pool:
 
     @contextlib.contextmanager
     def borrowed(self) -> Iterator[_Server]:
-        """Lend a connection to one caller; open, as far as can be known without a query."""
+        """Lend a connection to one caller; it is open, as far as can be known without a query."""
         connection = self._take()
         try:
             yield connection
@@ -374,7 +372,7 @@ def _configure(connection: _Server) -> None:
 
 
 class _Connection:
-    """Takes statements with ``?``, as SQLite does."""
+    """Connection that takes statements with ``?``, as SQLite does."""
 
     def __init__(self, connection: _Server) -> None:
         self._connection = connection
@@ -478,7 +476,7 @@ def _is_alive(connection: _Server) -> bool:
 
 
 def _message(exc: Exception) -> str:
-    """The server's own words, else the first line: others quote the statement, or a place in it."""
+    """Return the server's own words, else the first line: later lines quote the statement."""
     primary = exc.diag.message_primary if isinstance(exc, psycopg.Error) else None
     text = primary or str(exc).strip() or type(exc).__name__
     return text.splitlines()[0].rstrip(".")

@@ -1,13 +1,13 @@
-"""Reads a journal for commands, diagnoses and pages that only look, beside a bridge that writes.
+"""Reads a journal for commands, diagnoses and pages, beside a bridge that writes.
 
-What reads parts of one run is one or two short statements on a connection that only reads: no
-transaction stays open between them, so that SQLite can go on clearing its log. What is damaged is
+Each read of a part of one run takes one or two short statements on a connection that only reads: no
+transaction stays open between them, so that SQLite can go on clearing its log. Damaged records are
 left out.
 """
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,30 +30,6 @@ from otel_rl.records import (
     RoleStanding,
     Row,
 )
-
-__all__ = [
-    "KnownWorker",
-    "RunOverview",
-    "Standing",
-    "first_history",
-    "history_bytes",
-    "history_records",
-    "journals_below",
-    "looking",
-    "newest_history",
-    "overview",
-    "read_history",
-    "read_keys",
-    "read_named_keys",
-    "read_runs",
-    "read_tables",
-    "removed_runs",
-    "revision",
-    "span_parts",
-    "state_of",
-    "total_steps",
-    "whole_history",
-]
 
 _TABLE_MARK: Final = b':[["'  # its columns; decoding shows whether it is a label or value
 _ROWS_AT_ONCE: Final = 200
@@ -83,15 +59,16 @@ _INNER: Final = "num_iterations"
 
 
 class KnownWorker(NamedTuple):
-    """A process of a run, as it stood with the last rows.
+    """A process of a run, as the last rows showed it.
 
     Attributes:
-        instance: Its ``service.instance.id``.
+        instance: The process's ``service.instance.id``.
         name: ``<role>/<index>``.
         standing: A number of ``WorkerStanding``.
-        first_ns: Its first export, by the run's clock, see ``PausableClock``; 0 before one.
-        received_ns: Its last export, by the bridge's clock; 0 before one.
-        newest_step: None without steps.
+        first_ns: Time of the first export, by the run's clock (see ``PausableClock``); 0 before
+            one.
+        received_ns: Time of the last export, by the bridge's clock; 0 before one.
+        newest_step: The newest step of the process; None without steps.
     """
 
     instance: str
@@ -103,14 +80,14 @@ class KnownWorker(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Standing of a run, by its state.
+    """Standing of a run, read from its stored state.
 
     Attributes:
-        verdict: Of the last diagnosis by its bridge, as ``Verdict``; empty before one.
-        goodput: As in its last row with goodput: time of each role, and of the run, whose role is
-            empty. Nothing if it is unknown.
+        verdict: Verdict of its bridge's last diagnosis, a ``Verdict``; empty before one.
+        goodput: Time of each role and of the run, whose role is empty, from the last row with
+            goodput; nothing if goodput is unknown.
         cause: First cause of that diagnosis, such as ``straggler trainer/1``; empty without one.
-        is_full: Whether there is no more room for spans of chosen steps, see ``ChosenSteps``.
+        is_full: Whether no room is left for spans of chosen steps, see ``ChosenSteps``.
     """
 
     workers: Sequence[KnownWorker]
@@ -124,8 +101,16 @@ class Standing(NamedTuple):
         return self.cause.partition(" ")[0] == Kind.STALL
 
 
-def revision(connection: Connection) -> int:
-    """Return a number that changes whenever a run does, by the clock of whichever bridge."""
+def revision(connection: Connection, sees: Callable[[ExperimentKey], bool] | None = None) -> int:
+    """Return a number that changes whenever a run changes, in whichever bridge.
+
+    Args:
+        sees: Tells whether a run counts; None for all runs.
+    """
+    if sees is not None:
+        runs = connection.execute("SELECT experiment, trial, changed_ns FROM runs").fetchall()
+        times_ns = [int(of_ns) for *names, of_ns in runs if sees(ExperimentKey(*names))]
+        return len(times_ns) + sum(of_ns & 1073741823 for of_ns in times_ns)
     # The lowest bits, so that the sum has room. The latest time alone hides runs of a clock behind.
     (found,) = connection.execute(
         "SELECT COUNT(*) + COALESCE(SUM(changed_ns & 1073741823), 0) FROM runs"
@@ -149,7 +134,7 @@ def history_records(connection: Connection, run: str, after: int = 0) -> int:
 
 
 def newest_history(connection: Connection, run: str, *, records: int) -> int:
-    """Return the number after which a history has so many records; 0 if it has no more."""
+    """Return the number after which a history has ``records`` records; 0 if it has no more."""
     found = connection.execute(
         "SELECT number FROM log WHERE run_id = ? AND kind = ?"
         " ORDER BY number DESC LIMIT 1 OFFSET ?",
@@ -169,9 +154,9 @@ def first_history(connection: Connection, run: str, kind: Log = Log.HISTORY) -> 
 def read_history(
     connection: Connection, run: str, *, after: int = 0, limit: int = 256, kind: Log = Log.HISTORY
 ) -> Sequence[tuple[int, bytes | None]]:
-    """Return some records of a log after a number, each with its own; None for a damaged one.
+    """Return records of a log after a number, each with its own number; None for a damaged one.
 
-    Those of the history are encoded ``Facts``.
+    Records of the history are encoded ``Facts``.
     """
     # The index alone finds the numbers: a long run's bodies are not sorted anew for each part.
     found = connection.execute(
@@ -194,21 +179,21 @@ def whole_history(connection: Connection, run: str) -> Iterator[bytes]:
 
 
 def read_keys(connection: Connection, run: str) -> Sequence[KeySpec]:
-    """Return the catalogue of keys as rows have them, in order of appearance."""
+    """Return the catalogue of keys as rows spell them, in order of appearance."""
     return readable_keys(read_log(connection, run, Log.KEYS))
 
 
 def read_named_keys(
     connection: Connection, run: str, names: KeyNames = KeyNames.FRAMEWORK
 ) -> NamedKeys:
-    """Return the catalogue of keys by the names that people meet: by default the program's own."""
+    """Return the catalogue of keys by the names that people see: by default the program's own."""
     return NamedKeys(read_keys(connection, run), names)
 
 
 def span_parts(connection: Connection, run: str) -> Iterator[bytes]:
-    """Yield the parts of the logs of spans: of chosen steps of the whole run, and of the newest.
+    """Yield the parts of both logs of spans: chosen steps of the whole run, and the newest spans.
 
-    A span may be in both.
+    A span may be in both logs.
     """
     yield from read_log(connection, run, Log.CHOSEN)
     yield from read_log(connection, run, Log.SPANS)
@@ -265,26 +250,26 @@ ORDER BY experiment, trial, tracker
 
 @dataclass(frozen=True, slots=True)
 class RunOverview:
-    """State of one run with one tracker.
+    """State of one run at one tracker.
 
     Attributes:
-        roles: How the workers of each role stood when rows were made last.
-        tracker: Its name, or empty if none has been asked yet.
-        rows: How many were made so far.
+        roles: How the workers of each role stood when the last rows were made.
+        tracker: The tracker's name; empty if no tracker was asked yet.
+        rows: Number of rows made so far.
         unconfirmed: Number of rows that the tracker has not confirmed.
-        waiting_bytes: Acknowledged batches that are no rows yet.
+        waiting_bytes: Bytes of acknowledged batches that are not turned into rows yet.
         state: State of the delivery when it last reported ``error``.
         error: What keeps the tracker from taking rows; empty if nothing does.
-        error_ns: Since when, in nanoseconds since the epoch.
-        owner: The bridge that works on it, of several on one database, as ``host:process:...``;
-            empty if there is one bridge, or nothing to do.
-        location: Where the tracker has it, URL or path; empty before it was opened.
+        error_ns: Since when the error lasts, in nanoseconds since the epoch.
+        owner: The bridge that works on the run, of several on one database, as
+            ``host:process:...``; empty if there is one bridge, or nothing to do.
+        location: Where the tracker shows the run, URL or path; empty before it was opened.
         begun_ns: Time of the first commit, by the bridge's clock.
-        changed_ns: Time of the last one.
+        changed_ns: Time of the last commit, by the bridge's clock.
         step: The newest step; None before the first.
         step_ns: When the newest step was first reported.
         made_bytes: Approximate size of the run in the journal, without waiting batches.
-        description: Its metadata, with its status and the failures of its workers.
+        description: The run's metadata, with its status and the failures of its workers.
         has_bridge: Whether a bridge uses the journal, as far as is known.
     """
 
@@ -311,23 +296,25 @@ class RunOverview:
     def lag_rows(self) -> int:
         """Return how many rows the tracker is behind.
 
-        An offline W&B run confirms its rows together, at the end: it is behind only with an error.
+        An offline W&B run confirms all rows together at its end: only an error puts it behind, or
+        the loss of its bridge, after which another one hands them over again.
         """
-        is_offline = self.tracker == "wandb" and "://" not in self.location
-        return 0 if is_offline and self.location and not self.error else self.unconfirmed
+        is_offline = self.tracker == "wandb" and bool(self.location) and "://" not in self.location
+        return 0 if is_offline and self.has_bridge and not self.error else self.unconfirmed
 
     @property
     def is_interrupted(self) -> bool:
-        """Return whether it has neither an end nor a bridge: its workers are unknown."""
+        """Return whether the run has no end and no bridge, so that its workers are unknown."""
         return self.description.status not in _STATES and not self.has_bridge
 
 
 def state_of(run: RunOverview, standing: Standing, now_ns: int) -> str:
     """Return ``running``, ``stalled``, ``interrupted``, or how it has ended.
 
-    That is ``finished``, ``aborted`` or ``crashed``. It is interrupted if its bridge was killed or
-    stopped before its end. It is stalled if nothing was reported for a minute, no step for ten
-    times as long as usual, or no step since the bridge's diagnosis has found a stall.
+    The end is ``finished``, ``aborted`` or ``crashed``. A run is interrupted if its bridge was
+    killed or stopped before the run's end. A run is stalled if nothing was reported for a minute,
+    no step for ten times as long as usual, or no step since the bridge's diagnosis has found a
+    stall.
     """
     ended = _STATES.get(run.description.status)
     if ended is not None:
@@ -347,7 +334,7 @@ def state_of(run: RunOverview, standing: Standing, now_ns: int) -> str:
 
 
 def total_steps(config: object) -> int | None:
-    """Return the number of steps that a configuration tells, in the outermost part that does."""
+    """Return the number of steps that a configuration names, at its outermost mention."""
     parts = [config]
     for part in parts:
         if isinstance(part, Mapping):
@@ -363,13 +350,13 @@ def total_steps(config: object) -> int | None:
 
 
 def overview(where: Path | Journal) -> Sequence[RunOverview]:
-    """Every run of a journal, in the order of their names."""
+    """Return every run of a journal, in the order of their names."""
     with _opened(where) as connection:
         return read_runs(connection, where if isinstance(where, Path) else None)
 
 
 def removed_runs(where: Path | Journal) -> Mapping[ExperimentKey, int]:
-    """Return the runs that ended and were removed, and when (ns)."""
+    """Return the runs that ended and were removed, each with the time of its removal (ns)."""
     with _opened(where) as connection:
         found = connection.execute(
             "SELECT experiment, trial, deleted_ns FROM deleted ORDER BY deleted_ns"
@@ -384,7 +371,7 @@ def _opened(where: Path | Journal) -> AbstractContextManager[Connection]:
 def journals_below(data: Path) -> Iterator[Path]:
     """Yield the directories with a journal: that of a bridge, and those of single runs below it.
 
-    A directory in which `otel-rl run` was called stands for its data directory.
+    If `otel-rl run` was called in ``data``, its data directory is searched.
     """
     of_runs = data.glob(f"*/{JOURNAL_FILE}")
     called_in = data.glob(f"{DATA_DIRECTORY}/*/{JOURNAL_FILE}")
@@ -398,7 +385,7 @@ def looking(directory: Path) -> Iterator[Connection]:
     """Open the journal in ``directory`` for reading, for the length of the context.
 
     Raises:
-        JournalError: It cannot be read.
+        JournalError: The journal cannot be read.
     """
     path = (directory / JOURNAL_FILE).absolute()
     try:
@@ -414,7 +401,6 @@ def looking(directory: Path) -> Iterator[Connection]:
 
 
 def read_runs(connection: Connection, directory: Path | None = None) -> Sequence[RunOverview]:
-    """Every run of a journal, in the order of their names."""
     overviews = []
     has_bridge = directory is None or is_in_use(directory)
     for experiment, trial, roles, *columns, body, crc in connection.execute(_QUERY).fetchall():

@@ -1,17 +1,17 @@
 """Removes ended runs from a journal, the oldest first.
 
-A run that has ended leaves its state, what was seen, its history, and what else belongs to it. All
-of it goes, ``keep_ns`` after the last change, or earlier if the ended runs of its tenant have more
-than their share. What stays is a tombstone: its names, its number of rows and a time.
+A run that has ended leaves its state, its deduplication data, its history, and other records. All
+of them are removed ``keep_ns`` after the last change, or earlier if the ended runs of its tenant
+take more than their share. A tombstone stays: the run's names, its number of rows and a time.
 
-A run has ended when nothing of it waits, no step is open, and its trackers have every row.
+A run has ended when none of its batches waits, no step is open, and its trackers have every row.
 
-A run goes in one transaction. Requests wait for that meanwhile: a tenth of a second for 10 MiB,
-which is more than most runs have left, since rows that trackers have confirmed went before.
+A run is removed in one transaction. Requests wait meanwhile: a tenth of a second for 10 MiB, which
+is more than most runs have left, since rows that trackers have confirmed were removed before.
 
-The tombstone is what lets a late sender go on: rows are numbered from where they were, so the
-tracker's run takes them, and points up to the time are dropped and counted, since it is not known
-any more which of them are in the run. A hundred thousand tombstones are kept, of some 200 bytes.
+The tombstone lets a late sender go on: rows are numbered from where they were, so the tracker's run
+takes them; points up to the tombstone's time are dropped and counted, since nobody knows any more
+which of them are in the run. A hundred thousand tombstones are kept, of some 200 bytes each.
 """
 
 from collections import Counter
@@ -24,8 +24,6 @@ from otel_rl.bridge.journal.deliveries import all_ended
 from otel_rl.bridge.journal.interface import MADE, WAITS, Connection, Journal
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-
-__all__ = ["EVERY_RUN", "Removed", "Retention", "begin_run", "delete_run"]
 
 EVERY_RUN: Final = "1 = 1"
 """Condition on ``runs`` where no other bridge may be at work."""
@@ -42,12 +40,12 @@ _PART: Final = 20_000  # records that one statement removes
 
 @dataclass(slots=True)
 class Removed:
-    """Runs that one turn has removed.
+    """Counts of the runs that one turn has removed.
 
     Attributes:
-        too_old: Runs that ended ``keep_ns`` ago.
-        over_share: Runs that ended later, for the sake of their tenant's share.
-        unarchived: Their values that were in no file of the archive yet.
+        too_old: Number of runs that ended ``keep_ns`` ago.
+        over_share: Number of runs that ended later, removed for the sake of their tenant's share.
+        unarchived: Number of their values that were in no file of the archive yet.
     """
 
     too_old: list[ExperimentKey] = field(default_factory=list)
@@ -61,10 +59,10 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A run that may go.
+    """An ended run that may be removed.
 
     Attributes:
-        changed_ns: When it changed last, by the bridge's clock.
+        changed_ns: Time of the run's last change, by the bridge's clock.
         size: Bytes of the run in the journal.
     """
 
@@ -77,12 +75,13 @@ class Retention:
     """Keeps the data of ended runs within bounds. One thread calls ``turn``.
 
     Args:
-        trackers: Those that must have every row.
-        keep_ns: How long an ended run stays.
-        share_of: Bytes that the ended runs of the same tenant may take, and that tenant's name.
-        late_ns: How far ahead of the bridge's clock a point may be.
-        busy: Runs on which this bridge works although they have ended.
-        free: Condition on ``runs``: no other bridge works on it.
+        trackers: Names of the trackers that must have every row.
+        keep_ns: Nanoseconds that an ended run stays.
+        share_of: Returns the bytes that the ended runs of the same tenant may take, and the
+            tenant's name.
+        late_ns: How far ahead of the bridge's clock a point's time may be.
+        busy: Returns the runs on which this bridge works although they have ended.
+        free: SQL condition on ``runs``: no other bridge works on the run.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class Retention:
         """Remove runs that are too old or beyond a share at ``now_ns``.
 
         Raises:
-            JournalError: The journal is unreachable. Some may be removed.
+            JournalError: The journal is unreachable. Some runs may be removed.
         """
         ended, busy = self._ended(now_ns - _MIN_AGE_NS), set(self._busy())
         used: Counter[str] = Counter()
@@ -152,7 +151,10 @@ class Retention:
         ]
 
     def _remove(self, connection: Connection, *, one: _Ended, now_ns: int) -> int | None:
-        """Remove one run. Returns its values without a file; None if it has changed and stays."""
+        """Remove a run.
+
+        Returns how many values no file has; None if the run has changed and stays.
+        """
         run = run_id(one.key.experiment, one.key.trial)
         # No batch can be added to it from here on; earlier ones are seen by what follows.
         connection.execute(
@@ -173,18 +175,40 @@ class Retention:
         return int(unarchived)
 
 
-def delete_run(journal: Journal, key: ExperimentKey, now_ns: int) -> None:
-    """Remove a run with its waiting batches, while no bridge uses the journal.
+def delete_run(journal: Journal, key: ExperimentKey, now_ns: int, free: str = EVERY_RUN) -> bool:
+    """Remove a run with its waiting batches.
+
+    Args:
+        now_ns: Points up to this time are not taken any more.
+        free: SQL condition on ``runs``: no bridge works on the run.
+
+    Returns:
+        Whether the run was removed; it stays if a bridge works on it.
 
     Raises:
         JournalError: The journal is unreachable.
     """
     run = run_id(key.experiment, key.trial)
-    journal.write(lambda connection: _bury(connection, run, lost_ns=now_ns, now_ns=now_ns))
+
+    def delete(connection: Connection) -> bool:
+        # No bridge can begin to work on it from here on.
+        connection.execute(
+            f"SELECT number FROM runs WHERE run_id = ?{journal.lock_row}",  # noqa: S608
+            (run,),
+        ).fetchall()
+        is_free = connection.execute(
+            f"SELECT number FROM runs WHERE run_id = ? AND {free}",  # noqa: S608  # ours
+            (run,),
+        ).fetchone()
+        if is_free is not None:
+            _bury(connection, run, lost_ns=now_ns, now_ns=now_ns)
+        return is_free is not None
+
+    return journal.write(delete)
 
 
 def begin_run(connection: Connection, key: ExperimentKey, now_ns: int, *, epoch: int = 0) -> None:
-    """Put a run into the journal, unless it is there. A removed one keeps its row numbers."""
+    """Put a run into the journal, unless it is there. A removed run keeps its row numbers."""
     run = run_id(key.experiment, key.trial)
     connection.execute(
         "INSERT INTO runs"
@@ -197,7 +221,7 @@ def begin_run(connection: Connection, key: ExperimentKey, now_ns: int, *, epoch:
 
 
 def _bury(connection: Connection, run: str, *, lost_ns: int, now_ns: int) -> None:
-    """Replace a run and all that belongs to it by a tombstone."""
+    """Replace a run and all its records by a tombstone."""
     connection.execute(
         "INSERT INTO deleted"
         " (run_id, experiment, trial, next_row, lost_ns, deleted_ns)"

@@ -1,11 +1,11 @@
 """Runs of a journal: numbered rows, the state that made them, logs and metadata.
 
-A commit is the heart of exactly-once: the rows of a run, the state that made them, what was taken,
-and the removal of the batches they came from are one transaction. A crash before it repeats the
-work; after it, never.
+A commit is the heart of exactly-once: the new rows of a run, the state that made them, the
+deduplication data, and the removal of the batches they came from are one transaction. A crash
+before it repeats the work; a crash after it does not.
 
-Everything carries a checksum. What is damaged on the disk harms the run that it belongs to, and no
-other: a row becomes ``DAMAGED_ROW`` at its number, a state is gone.
+Every record carries a checksum. Damage on the disk harms only the run that the record belongs to: a
+row becomes ``DAMAGED_ROW`` at its number, a state is gone.
 """
 
 import dataclasses
@@ -17,15 +17,11 @@ from typing import Final
 
 from otel_rl.bridge.counters import StateFault
 from otel_rl.bridge.journal.interface import (
-    MADE,
     ROOM_OF_ROWS,
-    WAITING,
     Connection,
     Journal,
     Ownership,
-    Room,
     SoleOwner,
-    Use,
     checksum,
 )
 from otel_rl.bridge.journal.log import Log, change_logs, read_log
@@ -40,8 +36,6 @@ from otel_rl.bridge.journal.state import (
 from otel_rl.errors import LeaseLost
 from otel_rl.records import Description, ExperimentKey, KeySpec, Offset, RoleStanding, Row
 from otel_rl.run_id import run_id
-
-__all__ = ["DAMAGED_ROW", "Commit", "PreparedCommit", "RunStore", "SavedRun"]
 
 _log = logging.getLogger(__name__)
 
@@ -60,19 +54,20 @@ class Commit:
     """Changes of one run in a transaction.
 
     Attributes:
-        rows: New rows, numbered on from the last.
+        rows: New rows, numbered on from the last one.
         next_row: The number that the next row will get.
-        state: What made them, encoded, to go on from after a restart. Opaque here.
-        taken: The batches that are in the rows and the state. They need not be all before the last:
-            where several bridges accept, one may become visible after another with a higher number.
-        is_open: Whether time alone may bring a row.
-        added: New parts of the logs, each after what is newest in it; None for nothing new.
-        forgotten: Up to which time or number the parts of a log are not needed any more.
-        description: What the run is; None if that is as it was.
-        roles: How each role stands, for people who look.
+        state: Encoded state of the row stage, to go on from after a restart. Opaque here.
+        taken: Offsets of the batches that are in the rows and the state. They need not be all
+            before the last: where several bridges accept, one batch may become visible after
+            another with a higher number.
+        is_open: Whether the passing of time alone may complete a row.
+        added: New part of each log, after its newest entry; None for no new part.
+        forgotten: Time or number of each log up to which its parts are not needed any more.
+        description: The run's metadata; None if it has not changed.
+        roles: How the workers of each role stand, for readers of the journal.
         epoch: The turn in which all this was made, see ``Ownership``.
-        archive: Parts of the archive: number of values and ``ArchivedPart``.
-        step: The newest step, for people who look; None keeps the one of before.
+        archive: New parts of the archive: number of values and ``ArchivedPart``.
+        step: The newest step, for readers of the journal; None keeps the stored one.
     """
 
     key: ExperimentKey
@@ -91,7 +86,7 @@ class Commit:
 
 
 class PreparedCommit:
-    """A commit as bytes, so that the transaction is short.
+    """A commit encoded as bytes, so that the transaction is short.
 
     Args:
         now_ns: Time of the commit, in nanoseconds since the epoch.
@@ -102,7 +97,7 @@ class PreparedCommit:
         self._commit = commit
         self._now_ns = now_ns
         self._run = run_id(commit.key.experiment, commit.key.trial)
-        bodies = [(row.number, encode_row(row)) for row in commit.rows]
+        bodies = [(row.number, encode_row(row, now_ns)) for row in commit.rows]
         self._rows = [
             (self._run, number, body, checksum(body, self._run, number)) for number, body in bodies
         ]
@@ -144,15 +139,8 @@ class PreparedCommit:
             "DELETE FROM batches WHERE position = ?", [(offset,) for offset in commit.taken]
         )
 
-    def use(self, connection: Connection) -> Use:
-        (waiting, made) = connection.execute(
-            f"SELECT {WAITING}, {MADE} FROM runs WHERE run_id = ?",  # noqa: S608  # ours
-            (self._run,),
-        ).fetchone()
-        return Use(int(waiting), int(made))
-
     def _change_run(self, connection: Connection) -> bool:
-        """Update the run's line. Returns False if the run is unknown or another bridge's."""
+        """Update the run's record. Returns False if the run is unknown or another bridge's."""
         commit = self._commit
         changed = connection.execute(
             _CHANGE_RUN,
@@ -178,12 +166,12 @@ class SavedRun:
 
     Attributes:
         state: ``Commit.state`` of the last commit; None for a run that is new.
-        next_row: The number of the next row; not 0 without a state if the state is damaged.
-        logs: The parts of each log that were not forgotten, oldest first, without those
-            that only readers of the run need: the history, the spans of chosen steps, rollouts.
-        fault: Why there is no state though one was kept; it was logged.
-        lost_ns: It is unknown which points up to this time were taken; 0 if it is known.
-            The run was removed, see ``Retention``.
+        next_row: Number of the next row; not 0 without a state if the state is damaged.
+        logs: The parts of each log that were not forgotten, oldest first, without the logs that
+            only readers of the run need: the history, the spans of chosen steps, rollouts.
+        fault: Why there is no state although one was stored; the reason was logged.
+        lost_ns: Time up to which nobody knows which points were taken, as the run was removed (see
+            ``Retention``); 0 if that is known.
     """
 
     state: bytes | None
@@ -197,12 +185,12 @@ class SavedRun:
 
 
 class RunStore:
-    """The runs of one journal. Any thread may read; one commits.
+    """The runs of one journal. Any thread may read; one thread commits.
 
     Args:
-        max_share: Part of the journal's bound that the rows of one run may take, see ``has_room``.
-        clock_ns: Nanoseconds since the epoch, for messages.
-        room: Holds tenants to their shares; None where there is one tenant.
+        max_share: Share of the journal's bound that the rows of one run may take, see ``has_room``.
+        clock_ns: Clock in nanoseconds since the epoch, for messages.
+        is_left: Returns whether the tenant of a run has room for more rows.
     """
 
     def __init__(
@@ -212,10 +200,10 @@ class RunStore:
         max_share: float = 1.0,
         owners: Ownership | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
-        room: Room | None = None,
+        is_left: Callable[[ExperimentKey], bool] = lambda _: True,
     ) -> None:
         self._journal = journal
-        self._room = room
+        self._is_left = is_left
         self._owners = owners or SoleOwner()
         self._clock_ns = clock_ns
         self._max_row_bytes = int(max_share * journal.max_bytes)
@@ -223,15 +211,14 @@ class RunStore:
         self._descriptions: dict[ExperimentKey, Description] = {}
 
     def forget(self, key: ExperimentKey) -> None:
-        """Read the description anew at its next use: another bridge may have changed the run."""
+        """Read the run's description again at its next use: another bridge may have changed it."""
         self._descriptions.pop(key, None)
 
     def commit(self, commits: Sequence[Commit]) -> None:
-        """Keep the rows and states, and remove the batches that they were made of.
+        """Store the rows and states, and remove the batches that they were made of.
 
         Raises:
-            JournalFull: No room. Nothing was written.
-            ShareUsedUp: No room in a tenant's share. Nothing was written.
+            JournalFull: There is no room. Nothing was written.
             LeaseLost: One of the runs belongs to another bridge now. Nothing was written.
         """
         now_ns = self._clock_ns()
@@ -240,18 +227,11 @@ class RunStore:
             PreparedCommit(commit, now_ns) for commit in sorted(commits, key=lambda one: one.key)
         ]
 
-        uses: dict[ExperimentKey, Use] = {}
-
         def store(connection: Connection) -> None:
             for one in prepared:
                 one.store(connection)
-            if self._room is not None:
-                uses.update((one.key, one.use(connection)) for one in prepared)
-                self._room.check(uses)
 
         self._journal.write(store)
-        if self._room is not None:
-            self._room.made(uses)
         for one in commits:
             if one.description is not None:
                 self._descriptions[one.key] = one.description
@@ -270,16 +250,15 @@ class RunStore:
         return known
 
     def has_room(self, key: ExperimentKey) -> bool:
-        """Return whether the rows of the run and its tenant's data leave room for more.
+        """Return whether a run's rows and its tenant's data leave room for more.
 
         Rows that a tracker does not take may not use up the room of other runs: then the batches of
-        the run wait, and in the end its senders.
+        the run wait, and in the end its senders do.
         """
-        is_left = self._room is None or self._room.is_left(key)
-        return is_left and self._number(key, ROOM_OF_ROWS) < self._max_row_bytes
+        return self._is_left(key) and self._number(key, ROOM_OF_ROWS) < self._max_row_bytes
 
     def open_runs(self) -> Sequence[ExperimentKey]:
-        """The runs whose state holds samples that are in no row yet."""
+        """Return the runs whose state holds samples that are in no row yet."""
         with self._journal.read() as connection:
             found = connection.execute(
                 "SELECT experiment, trial FROM runs WHERE is_open = 1 ORDER BY number"
@@ -307,9 +286,9 @@ class RunStore:
         return SavedRun(state, next_row, parts, fault, lost_ns)
 
     def keys(self, key: ExperimentKey) -> Sequence[KeySpec]:
-        """Return the meaning of the tracker keys of the run, in order of appearance.
+        """Return the catalogue of the run's tracker keys, in order of appearance.
 
-        A key that is in a row is here, unless the disk has damaged it.
+        A key that is in a row is in the catalogue, unless the disk has damaged it.
         """
         with self._journal.read() as connection:
             parts = read_log(connection, run_id(key.experiment, key.trial), Log.KEYS)
@@ -322,12 +301,12 @@ class RunStore:
         return self._number(key, "next_row")
 
     def rows(self, key: ExperimentKey, *, start: int, limit: int) -> Sequence[Row]:
-        """Up to ``limit`` rows from number ``start`` on, or from the first that was not pruned.
+        """Return up to ``limit`` rows from number ``start`` on, or from the first not pruned.
 
-        Ascending and without gaps: ``DAMAGED_ROW`` stands for one that is not as it was written.
+        The rows ascend without gaps: ``DAMAGED_ROW`` stands for one that the disk has damaged.
 
         Raises:
-            LeaseLost: They are another bridge's to write.
+            LeaseLost: Another bridge writes the rows of this run.
         """
         if not self.is_ours(key):
             raise LeaseLost(f"{key} belongs to another bridge.")

@@ -1,4 +1,4 @@
-"""The tables of a journal, of either kind, and the format that they have."""
+"""The tables of a journal, in SQLite and in PostgreSQL, and the version of their format."""
 
 import re
 import secrets
@@ -10,8 +10,6 @@ from typing import Final, NamedTuple
 from otel_rl.bridge.journal.interface import RECORD_BYTES, Connection
 from otel_rl.errors import ConfigError
 from otel_rl.version import __version__
-
-__all__ = ["APPLICATION", "FORMAT", "META_COLUMNS", "TABLES", "Dialect", "identity_of"]
 
 APPLICATION = "otel-rl"
 """By this name a server of several bridges knows their connections."""
@@ -154,12 +152,10 @@ TABLES: Final[Sequence[str]] = re.findall(r"CREATE TABLE (\w+)", _TABLES)
 
 
 class _Counted(NamedTuple):
-    """Bytes of records that a trigger adds to a sum, or takes from it.
+    """Bytes of records that a trigger adds to a sum, or subtracts from it.
 
     Attributes:
-        event: What happens to the records: INSERT or DELETE.
-        table: Their table.
-        sum: Its column.
+        event: Statement that fires the trigger: INSERT or DELETE.
         more: Bytes that a record counts beside its body.
         keys: Columns by which a record finds its sum.
     """
@@ -201,13 +197,13 @@ _COUNTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs between the databases in the statements that make the tables.
+    """What differs between the two databases in the statements that make the tables.
 
     Attributes:
-        number: Type of a key that counts up by itself; no number is ever given twice.
+        number: Type of a key that counts up by itself; no number is given twice.
         of_bytes: Type of a column of bytes.
-        keyed: What a table ends with that is stored by its key.
-        trigger: Statements that make a trigger, as templates for ``_Counted.words``.
+        keyed: End of the statement for a table that is stored in the order of its key.
+        trigger: Templates of the statements that make a trigger, for ``_Counted.words``.
     """
 
     number: str
@@ -246,13 +242,13 @@ def identity_of(
     """Return the identity of a journal, which this version writes from now on.
 
     Args:
-        connection: Of the journal, within a transaction.
-        columns: Columns of its table ``meta``.
-        place: The setting and the value that name it, for the message.
+        connection: Connection to the journal, within a transaction.
+        columns: Columns of the journal's table ``meta``.
+        place: Setting and value that name the journal, for the message.
         another: What to start with instead, for the hint.
 
     Raises:
-        ConfigError: Another version wrote it, in a format that this one does not read.
+        ConfigError: Another version wrote the journal in a format that this version does not read.
     """
     if not all(column in columns for column in META_COLUMNS):
         raise ConfigError(

@@ -2,9 +2,9 @@
 
 * Durable: once ``append`` returns, the batches survive ``kill -9`` and power loss.
 * Ordered: ``read`` yields the batches of an experiment in the order in which ``append`` returned.
-* Read again after a crash unless it was removed; it is removed in the transaction that keeps what
-  was made of it (``Commit``), so nothing is made of it twice.
-* Apart: experiments share the room, but no one may take all of it, and a damaged batch is found
+* At least once: a batch is read again after a crash, until it is removed. The transaction that
+  stores what was made of the batch (``Commit``) removes it, so nothing is made of it twice.
+* Isolated: experiments share the room, but no one may take all of it, and a damaged batch is found
   by its checksum before anything is made of it.
 """
 
@@ -34,8 +34,6 @@ from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
 from otel_rl.run_id import run_id
 
-__all__ = ["InboxPositions", "Spool", "Spooled"]
-
 _KEPT_BYTES: Final = 8 << 20
 """Of the batches whose columns are kept, by their payload, which takes less than columns do, or by
 their points."""
@@ -49,10 +47,10 @@ _KEPT_NS: Final = 60_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """A batch that waits.
+    """A batch that waits to be turned into rows.
 
     Attributes:
-        is_damaged: Whether it is not what was appended.
+        is_damaged: Whether the stored bytes differ from what was appended.
     """
 
     offset: Offset
@@ -63,7 +61,8 @@ class Spooled:
 class _ColumnsInMemory:
     """Columns of batches that wait for the row stage. Any thread may call any method.
 
-    Within a bound: those of a backlog, or of a run of another bridge, are read from the payload.
+    Memory is bounded: columns of a backlog, or of a run of another bridge, are decoded from the
+    payload again.
     """
 
     def __init__(self) -> None:
@@ -86,7 +85,7 @@ class _ColumnsInMemory:
                     self._bytes += _weight(batch)
 
     def put_in(self, batch: Batch) -> Batch:
-        """Return the batch with its columns, if they were kept; they are kept no longer."""
+        """Return the batch with its columns, if they were kept, and drop them here."""
         with self._lock:
             kept = self._remove((batch.experiment, batch.received_ns))
         return batch if kept is None or kept.payload != batch.payload else kept
@@ -107,14 +106,14 @@ def _weight(batch: Batch) -> int:
 
 
 class Spool:
-    """The batches of one journal. Any thread of any bridge may append; one reads a run.
+    """The batches of one journal. Any thread of any bridge may append; one thread reads a run.
 
     Args:
-        max_share: Part of the journal's bound that one experiment may take, with its rows.
-        is_shared: Whether those who append are held to shares of the bound. Then it refuses no
-            batch before it is exceeded by half: a tenant whose rows are larger than their batches
-            takes more than its share, and must not cause refusals to another.
-        owners: Says which runs this bridge may write. Every bridge may append.
+        max_share: Share of the journal's bound that one experiment may take, with its rows.
+        is_shared: Whether appenders are held to shares of the bound. The spool then refuses no
+            batch before the bound is exceeded by half: a tenant whose rows are larger than their
+            batches takes more than its share, and must not cause refusals to another.
+        owners: Tells which runs this bridge may write. Every bridge may append.
     """
 
     def __init__(
@@ -132,11 +131,12 @@ class Spool:
         self._columns = _ColumnsInMemory()
 
     def append(self, batches: Sequence[Batch]) -> None:
-        """Keep the batches of a request. Concurrent calls share one fsync.
+        """Store the batches of a request. Concurrent calls share one fsync.
 
         Raises:
-            JournalFull: No room for one of them. Those of other experiments were kept all the same,
-                so that they do not wait for its room; they are recognised when they come again.
+            JournalFull: There is no room for one of the batches. Batches of other experiments were
+                stored all the same, so that they do not wait; they are recognised when they are
+                sent again.
             JournalClosed: The bridge is stopping. Nothing was written.
         """
         full = self.submit(batches).result()
@@ -153,12 +153,13 @@ class Spool:
         """Do the same as ``append`` without waiting.
 
         Args:
-            admit: Called with the batches in the transaction, and may refuse them by an error.
-            also: Run in the same transaction: all is kept, or nothing is.
+            admit: Called with the batches in the transaction; it may refuse them by raising an
+                error.
+            also: Run in the same transaction: everything is stored, or nothing is.
 
         Returns:
-            Why there is no room for one of the batches; None if all are kept. With ``also``, that
-            is an error, and nothing was written.
+            The reason why one of the batches has no room; None if all are stored. With ``also``,
+            the reason is raised instead, and nothing was written.
         """
         is_admitted = False
 
@@ -179,7 +180,7 @@ class Spool:
         return self._journal.submit(append)
 
     def _insert_all(self, connection: Connection, batches: Sequence[Batch]) -> JournalFull | None:
-        """Insert the batches of each run, or none of that run; return why one has no room."""
+        """Insert each run's batches all or none; return why one run has no room."""
         full: JournalFull | None = None
         shard = random.randrange(self._journal.shards)  # noqa: S311  # it spreads
         # In this order everywhere, so that no two wait for each other.
@@ -206,11 +207,11 @@ class Spool:
     def read(
         self, key: ExperimentKey, *, max_bytes: int, but: Collection[Offset] = ()
     ) -> Sequence[Spooled]:
-        """The first batches of an experiment, about ``max_bytes``; at least one if there is one.
+        """Return an experiment's first batches, about ``max_bytes``; at least one if any waits.
 
         Args:
             max_bytes: Size at which the read ends.
-            but: Batches that the caller has read already.
+            but: Offsets of batches that the caller has read already.
         """
         found: list[Spooled] = []
         size = 0
@@ -235,7 +236,7 @@ class Spool:
         return found
 
     def one(self, key: ExperimentKey, offset: Offset) -> Spooled | None:
-        """A batch of an experiment that is known by its position; None if it waits no longer."""
+        """Return one waiting batch of an experiment; None if the batch does not wait any more."""
         run = run_id(key.experiment, key.trial)
         with self._journal.read() as connection:
             found = connection.execute(
@@ -261,11 +262,11 @@ class Spool:
             return int(connection.execute("SELECT COUNT(*) FROM batches").fetchone()[0])
 
     def set_aside(self, key: ExperimentKey, offset: Offset) -> None:
-        """Move a batch that cannot be decoded out of the spool; it is kept for inspection.
+        """Move a batch that cannot be decoded out of the spool; the batch is kept for inspection.
 
         Raises:
             LeaseLost: The run belongs to another bridge. Nothing was written.
-            JournalFull: No room. Nothing was written.
+            JournalFull: There is no room. Nothing was written.
         """
 
         def move(connection: Connection) -> None:
@@ -296,7 +297,7 @@ class Spool:
         return Spooled(Offset(offset), batch, is_damaged)
 
     def _insert(self, connection: Connection, batches: Sequence[Batch], shard: int) -> None:
-        """Insert batches of one run, or none of them."""
+        """Insert all of one run's batches, or none of them."""
         key, size = batches[0].experiment, sum(len(batch.payload) for batch in batches)
         run = run_id(key.experiment, key.trial)
         self._journal.check_room(connection, size - self._over_bytes)
@@ -359,7 +360,7 @@ class InboxPositions:
 
     @staticmethod
     def write(connection: Connection, positions: Mapping[str, int], removed: Sequence[str]) -> None:
-        """Note positions, and forget those of segments that are removed, in a transaction."""
+        """Store positions in a transaction, and forget those of removed segments."""
         connection.executemany(
             "INSERT INTO inbox (segment, position) VALUES (?, ?)"
             " ON CONFLICT (segment) DO UPDATE SET position = excluded.position",

@@ -1,12 +1,12 @@
 """A journal that is one SQLite file: durable by its write-ahead log with ``synchronous=FULL``.
 
-* Shared fsync: calls that wait at the same moment are committed together.
+* Shared fsync: writes that wait at the same moment are committed together.
 * One owner: a second bridge on the same directory is refused.
-* Nothing is acknowledged that cannot be found again: the files at the path must be those that are
-  written. SQLite goes on writing to a file that was removed, without an error.
+* Every acknowledged write can be found again: the files at the path must be those that are written.
+  SQLite goes on writing to a file that was removed, without an error.
 
-One thread, ``otel-rl-journal``, owns the only writing connection. Reads borrow one of a few others
-and see everything whose ``write`` has returned.
+One thread, ``otel-rl-journal``, owns the only writing connection. Reads borrow one of a few other
+connections and see every change whose ``write`` has returned.
 """
 
 import contextlib
@@ -62,17 +62,17 @@ _MAX_GROUP: Final = 256
 
 
 class SqliteJournal:
-    """One directory, one process. Any thread may call any method.
+    """Journal in one directory, for one process. Any thread may call any method.
 
     Args:
-        directory: Created if missing; holds ``JOURNAL_FILE`` and its lock.
-        max_bytes: Bound for incoming data, see ``check_room``. What is made of it may take as much
-            again.
+        directory: Created if missing; it holds ``JOURNAL_FILE`` and the journal's lock.
+        max_bytes: Bound for incoming data, see ``check_room``. What is made of the data may take as
+            much again.
 
     Raises:
         ConfigError: The directory cannot be used, or another version wrote to it.
-        JournalLocked: Another process has it open.
-        JournalError: What is there is no journal, or a damaged one.
+        JournalLocked: Another process has the journal open.
+        JournalError: What is there is not a journal, or a damaged one.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int = 10 << 30) -> None:
@@ -145,8 +145,8 @@ class SqliteJournal:
     def read(self) -> Iterator[sqlite3.Connection]:
         """See ``Journal.read``.
 
-        A cursor that is left open would show the connection's next reader the past. After an
-        exception it is not used again, for the same reason.
+        A cursor that is left open would show the connection's next reader an old state. A
+        connection is not used again after an exception, for the same reason.
         """
         self._check()
         try:
@@ -244,10 +244,10 @@ def _size(connection: Connection) -> int:
 def _commit(
     connection: sqlite3.Connection, group: Sequence["_Write[Any]"], check: Callable[[], None]
 ) -> None:
-    """Run a group in one transaction; a failing member does not undo the others.
+    """Commit a group of writes in one transaction; a failing member does not undo the others.
 
     Args:
-        check: Raises JournalGone if what is written is not where it will be looked for.
+        check: Raises JournalGone if the files that are written are not at the journal's path.
     """
     done: list[Callable[[], None]] = []
     try:
@@ -274,10 +274,10 @@ def _commit(
 def _run_apart(
     connection: sqlite3.Connection, function: Callable[[Connection], _T], result: "Future[_T]"
 ) -> Callable[[], None]:
-    """Run one of several in a transaction, and undo what it did if it fails.
+    """Run one of several functions in a transaction, and undo its changes if it fails.
 
     Returns:
-        What tells its caller, once the transaction is durable.
+        A function that tells the caller the result, once the transaction is durable.
     """
     connection.execute("SAVEPOINT work")
     try:
@@ -345,11 +345,11 @@ _MIN_PAGES: Final = 64  # in fewer there is hardly room for the schema
 
 
 def open_database(path: Path, max_bytes: int) -> tuple[sqlite3.Connection, str]:
-    """Open the journal, or make one, with its identity.
+    """Open the journal, or create one; return it with its identity.
 
     Raises:
-        ConfigError: Another version wrote to it, or Python's SQLite is too old.
-        JournalError: What is there is no journal, or a damaged one.
+        ConfigError: Another version wrote the journal, or Python's SQLite is too old.
+        JournalError: What is there is not a journal, or a damaged one.
     """
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         oldest = ".".join(map(str, _OLDEST_SQLITE))
@@ -405,7 +405,7 @@ def _columns_of_meta(connection: sqlite3.Connection) -> set[str]:
 
 
 def _is_full(exc: Exception, directory: Path) -> bool:
-    """Return whether the disk is full: SQLite has several errors for that, also of a bad disk."""
+    """Return whether the disk is full. SQLite has several errors for that, also of a bad disk."""
     is_told = isinstance(exc, sqlite3.Error) and exc.sqlite_errorcode == sqlite3.SQLITE_FULL
     return is_told or shutil.disk_usage(directory).free < _LEAST_FREE_BYTES
 
@@ -424,7 +424,7 @@ def _keep_to_owner(directory: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Make the directory and its parents, so that they survive power loss."""
+    """Create the directory and its parents so that they survive power loss."""
     for path in make_private_directory(directory):
         if path.name == DATA_DIRECTORY:  # in a repository: the journals hold prompts and answers
             with open(  # a Path has no opener
@@ -435,20 +435,20 @@ def make_directory(directory: Path) -> None:
 
 
 class OpenFiles:
-    """The files of a journal, as they were when it was opened.
+    """The identities of a journal's files at the time it was opened.
 
     Args:
-        paths: Of those that are there for as long as it is open.
+        paths: Files that exist for as long as the journal is open.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._known = {os.fspath(path): _on_disk(path) for path in paths}
 
     def check(self) -> None:
-        """Costs some microseconds, and lets other threads take the interpreter.
+        """Check that the files are still in place, in some microseconds; lets other threads run.
 
         Raises:
-            JournalGone: One was removed, renamed or replaced. It may be put back.
+            JournalGone: A file was removed, renamed or replaced. It may be put back.
         """
         for path, known in self._known.items():
             if _on_disk(path) != known:

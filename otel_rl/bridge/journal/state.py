@@ -1,13 +1,13 @@
-"""Encodes what is stored: states and logs as MessagePack, rows and descriptions as JSON.
+"""Encodes stored objects: states and logs as MessagePack, rows and descriptions as JSON.
 
 The classes of the bridge that are stored *are* the format. Each derives from ``Stored``, and its
-fields, in their order, are an array in the journal; what ``__post_init__`` sets is not stored.
-Records of ``otel_rl.records`` are maps by the names of their fields. What reads them makes
+fields, in their order, are an array in the journal; attributes that ``__post_init__`` sets are not
+stored. Records of ``otel_rl.records`` are maps by the names of their fields. The decoder makes
 numbers, texts and containers, never calls anything that the bytes name, and takes memory in
-proportion to the bytes that are stored.
+proportion to the stored bytes.
 
-A row is a JSON list of its fields. Its numbers are written and read by fast libraries, of which
-none knows NaN and infinities. A row with any of them, with tables, or with what those libraries
+A row is a JSON list of its fields. Fast libraries write and read its numbers, but none of them
+knows NaN and infinities. A row with any of those, with tables, or with values that the libraries
 refuse, goes through the standard library, which writes the words ``NaN`` and ``Infinity``. Both
 ways read what either has written.
 
@@ -45,34 +45,6 @@ from otel_rl.records import (
 )
 from otel_rl.run_id import run_id
 
-__all__ = [
-    "Count",
-    "Floats",
-    "Int64",
-    "Integers",
-    "Number",
-    "StateRefused",
-    "Stored",
-    "check_durations",
-    "check_json",
-    "check_places",
-    "compress",
-    "decode",
-    "decode_keys",
-    "decode_row",
-    "decompress",
-    "decompress_each",
-    "encode",
-    "encode_description",
-    "encode_keys",
-    "encode_row",
-    "fast_json",
-    "prepared",
-    "read_description",
-    "readable_keys",
-    "refusing",
-]
-
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
@@ -102,7 +74,7 @@ else:
 
 
 class StateRefused(Exception):
-    """The bytes are no state that a bridge has written. Its text names what is wrong with them."""
+    """The bytes are not a state that a bridge has written. The error's text names what is wrong."""
 
 
 class Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -110,17 +82,10 @@ class Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 def encode(kept: object) -> bytes:
-    """Encode a state or a part of a log."""
     return _ENVELOPE + _encoded(kept)
 
 
-def prepared(kept: object) -> Any:
-    """Encode a part that many others contain; the result replaces it there."""
-    return msgspec.Raw(_encoded(kept))
-
-
 def decode(body: bytes, kind: type[_T]) -> _T:
-    """Decode the result of ``encode``."""
     if body[:1] != _ENVELOPE:
         raise StateRefused(f"it has format {body[0] if body else None}, not {FORMAT}")
     with refusing():
@@ -133,7 +98,7 @@ def refusing() -> Iterator[None]:
     """Turn any failure into ``StateRefused``: forged bytes may fail in any way.
 
     Raises:
-        StateRefused: Something within was raised.
+        StateRefused: The code in the context raised any error.
     """
     try:
         yield
@@ -158,27 +123,26 @@ def decompress(body: bytes) -> bytes:
 
 
 def decompress_each(body: bytes) -> Iterator[bytes]:
-    """Undo ``compress`` of small parts, joined, one at a time."""
+    """Decompress small compressed parts that were joined, one at a time."""
     while body:
         raw, body = _decompress(body, _MAX_RAW_BYTES)
         yield raw
 
 
 def check_places(groups: int, *kept: Mapping[int, object]) -> None:
-    """Check that the keys are places of groups, of which there are so many."""
+    """Check that the keys are places of groups, of which there are ``groups``."""
     for of_groups in kept:
         if of_groups and max(of_groups) >= groups:
             raise StateRefused(f"it has values of group {max(of_groups)}, of {groups}")
 
 
 def check_durations(durations_s: Iterable[float]) -> None:
-    """Check that durations in s are finite, in ns too."""
+    """Check that durations in s are finite, also when converted to ns."""
     if not all(math.isfinite(one * 1e9) for one in durations_s):
         raise StateRefused("it has a duration that is not finite")
 
 
 def check_json(kept: object) -> None:
-    """Check that a value is one of JSON."""
     if isinstance(kept, Mapping):
         for key, one in kept.items():
             if not isinstance(key, str):
@@ -200,7 +164,7 @@ def _encoded(kept: object) -> bytes:
 
 
 def _plain(kept: object) -> object:
-    """Return what is stored for an object of another kind: a column of 64 bits a number."""
+    """Return the stored form of an object of another kind: a 64-bit column is a list of numbers."""
     if isinstance(kept, array):
         if sys.byteorder == "big":
             kept = kept[:]
@@ -222,9 +186,10 @@ def _restored(kind: type, kept: object) -> object:
 
 
 def _fitting(kept: Any) -> Any:
-    """Return the same without integers and texts that MessagePack does not take.
+    """Return a value without the integers and texts that MessagePack does not take.
 
-    An integer beyond 64 bits is its digits, which are read as an integer where one should be.
+    An integer beyond 64 bits becomes its digits, which are read as an integer where one is
+    expected.
     """
     if isinstance(kept, str):
         return kept.encode(errors="replace").decode()
@@ -266,9 +231,9 @@ def _decompress(body: bytes, most: int) -> tuple[bytes, bytes]:
 _DECODER = msgspec.json.Decoder()
 
 
-def encode_row(row: Row) -> bytes:
+def encode_row(row: Row, now_ns: int = 0) -> bytes:
     values = row.values if isinstance(row.values, dict) else dict(row.values)
-    fields: list[object] = [row.step, row.time_ns, row.policy_version, values]
+    fields: list[object] = [row.step, row.time_ns, row.policy_version, values, now_ns]
     if row.tables or row.labels or row.attempt > 1 or row.replaces:
         tables = {key: [table.columns, table.rows] for key, table in row.tables.items()}
         fields.extend([tables, dict(row.labels), row.attempt, row.replaces])
@@ -281,7 +246,7 @@ def decode_row(number: int, body: bytes) -> Row:
         fields = _DECODER.decode(body)
     except msgspec.DecodeError:
         fields = json.loads(body)
-    step, time_ns, policy_version, values, *more = fields
+    step, time_ns, policy_version, values, stored_ns, *more = fields
     tables, labels, attempt, replaces = more or ({}, {}, 1, False)
     tables = {key: Table(*table) for key, table in tables.items()}
     row = Row(
@@ -289,20 +254,22 @@ def decode_row(number: int, body: bytes) -> Row:
         attempt=attempt,
         replaces=replaces,
     )
-    object.__setattr__(row, "stored_bytes", len(body))  # frozen for everyone else
+    for name, value in (("stored_bytes", len(body)), ("stored_ns", stored_ns)):
+        object.__setattr__(row, name, value)  # frozen for everyone else
     return row
 
 
 def fast_json(record: object, numbers: Iterable[float]) -> bytes | None:
-    """Return a record as JSON, if it can be written by a library that has no NaN.
+    """Return a record as JSON, if a library that has no NaN can write it.
 
     Args:
         record: Lists and dicts of text and numbers.
-        numbers: All its numbers that may be NaN or infinite.
+        numbers: All the record's numbers that may be NaN or infinite.
 
     Returns:
-        None also for what the library refuses: an integer of more than 64 bits, half of a surrogate
-            pair, a subclass of float; and for numbers whose sum is too large.
+        The JSON; None if a number is not finite or the sum of the numbers is too large, and for
+        what the library refuses: an integer of more than 64 bits, half of a surrogate pair, a
+        subclass of float.
     """
     try:
         # Copied: the library reserves up to eight times the room, and keeps it with its result.
@@ -316,7 +283,7 @@ def encode_description(description: Description) -> bytes:
 
 
 def read_description(key: ExperimentKey, body: bytes, crc: int) -> Description:
-    """Undo ``encode_description``; an empty description where the disk has damaged it."""
+    """Undo ``encode_description``; returns an empty description if the disk has damaged it."""
     if checksum(body, run_id(key.experiment, key.trial)) != crc:
         _log.error("The metadata of %s is damaged in the journal. Check the disk.", key)
         return Description()
@@ -341,14 +308,13 @@ def encode_keys(keys: Iterable[KeySpec]) -> bytes:
 
 
 def decode_keys(body: bytes) -> Sequence[KeySpec]:
-    """Undo ``encode_keys``."""
     return decode(decompress(body), list[KeySpec])
 
 
 def readable_keys(parts: Iterable[bytes]) -> Sequence[KeySpec]:
-    """Return the keys of all parts, each once, without those of a part that cannot be read.
+    """Return the keys of all parts, each once, without those of unreadable parts.
 
-    The bridge that makes the rows counts such a part, and describes its keys again.
+    The bridge that makes the rows counts unreadable parts, and describes their keys again.
     """
     found: dict[str, KeySpec] = {}
     for body in parts:

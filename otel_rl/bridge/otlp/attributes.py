@@ -9,25 +9,13 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.records import ExperimentKey, Value
 from otel_rl.semconv import names
-from otel_rl.semconv.foreign_processes import own_identity
-
-__all__ = [
-    "event_name",
-    "experiment_of",
-    "integer",
-    "plain",
-    "run_of_program",
-    "step_of",
-    "text",
-    "text_pairs",
-    "typed_pairs",
-]
+from otel_rl.semconv.foreign import own_identity
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def text(value: AnyValue) -> str:
-    """Return the value as part of a series' identity: one spelling for each value."""
+    """Return the value as part of a series' identity: each value has one spelling."""
     match value.WhichOneof("value"):
         case "string_value":
             return value.string_value
@@ -52,7 +40,7 @@ def text_pairs(attributes: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
 
 
 def typed_pairs(attributes: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
-    """Return the attributes that are not text, spelled unambiguously. Sorted."""
+    """Return the attributes that are not text, sorted and spelled unambiguously."""
     return tuple(
         sorted(
             (attribute.key, _spelled(attribute.value))
@@ -119,6 +107,12 @@ def experiment_of(attributes: Iterable[KeyValue]) -> ExperimentKey | None:
     return ExperimentKey(experiment, trial) if trial else ExperimentKey(experiment)
 
 
+def team_of(attributes: Iterable[KeyValue]) -> str:
+    """Return the team that a resource names; empty if it names none."""
+    named = (one.value.string_value for one in attributes if one.key == names.OTEL_RL_TEAM)
+    return next(named, "")
+
+
 def run_of_program(attributes: Iterable[KeyValue]) -> dict[str, str]:
     """Return experiment and trial by a known program's own attributes; empty if there are none."""
     identity = own_identity(dict(text_pairs(attributes)))
@@ -130,7 +124,7 @@ def run_of_program(attributes: Iterable[KeyValue]) -> dict[str, str]:
 
 
 def integer(written: str | None) -> int | None:
-    """Parse an integer, also one written as a float; None if it is not one of 64 bits."""
+    """Parse an integer, also one written as a float; None unless it has at most 64 bits."""
     if written is None:
         return None
     try:

@@ -4,9 +4,9 @@
                                            └─> all others: one object each
 
 Nothing is learned from earlier messages but identities (``identities.py``). Numbers are checked in
-bulk: the receiving side gives rules, and what is new or in doubt makes it look at each item of the
-resource by itself. The row stage gets the columns that the receiving side has made; after a
-restart, or in a backlog, it makes them of the stored bytes by the same pass.
+bulk: the receiving side gives rules, and checks each item of a resource by itself if something in
+it is new or in doubt. The row stage gets the columns that the receiving side has made; after a
+restart, or in a backlog, it makes them from the stored bytes in the same way.
 
 A gauge point is read by its exemplars if they are complete or carry steps, else by its own value
 (docs/adr/0000). The step is removed from the attributes of every kind of point. Repeats are
@@ -101,18 +101,17 @@ _LONG_BYTES: Final = 1 << 10
 
 
 class Columns(Sequence[Point]):
-    """Points, most of them in columns. Points are made of the columns when they are read.
+    """Points, most of them in columns. Objects of points are made when they are read.
 
-    The columns have one length: that of the gauge points with one measurement.
+    All columns have one length: the number of gauge points with one measurement.
 
     Attributes:
-        series: Identity of each.
-        steps: None for a time-driven one.
-        times_ns: Of the measurements.
+        series: Identity of each measurement.
+        steps: Step of each measurement; None for a time-driven one.
         starts_ns: See ``Covered``; 0 for none.
-        ends_ns: See ``Covered``; 0 if a measurement is known again by its time and step, and
+        ends_ns: See ``Covered``; 0 if a repeat is recognised by its time and step, and
             ``REPEATED``.
-        others: All other points.
+        others: All other points, as objects.
     """
 
     __slots__ = ("ends_ns", "others", "series", "starts_ns", "steps", "times_ns", "values")
@@ -196,9 +195,9 @@ class Columns(Sequence[Point]):
         yield from self.others
 
     def filled(self, place: int, size: int, most: int) -> tuple[int, int]:
-        """Return how far the points from a place on fill a part, and its size in values then.
+        """Return the end of a part that starts at ``place``, and the part's size in values.
 
-        It is at least one point.
+        The part has at least one point.
         """
         n, first = len(self.series), place
         if place < n:
@@ -214,7 +213,7 @@ class Columns(Sequence[Point]):
 
 
 class JoinedColumns(Sequence[Point]):
-    """Points of several parts of a request, one after the other."""
+    """Points of several parts of a request, in the order of the parts."""
 
     __slots__ = ("parts",)
 
@@ -236,7 +235,7 @@ class JoinedColumns(Sequence[Point]):
 
 
 def _size(point: Point) -> int:
-    """Return the work of a point, in single values."""
+    """Return the work that a point makes, as a number of single values."""
     if isinstance(point, Measurements):
         return len(point.values)
     return 1 + (len(point.buckets.counts) >> 2 if isinstance(point, HistogramPoint) else 0)
@@ -266,12 +265,12 @@ _Owner = tuple[Scope, str, str]
 
 @dataclass(slots=True)
 class _Waiting:
-    """Points that are to be read together.
+    """Points that wait to be read together.
 
     Attributes:
-        gauges: Of gauges, serialized.
+        gauges: Serialized points of gauges.
         owners: Scope and metric of each gauge point.
-        others: Other metrics with their kind, and points of theirs.
+        others: Points of other metrics, with their metric and kind.
     """
 
     n: int = 0
@@ -284,16 +283,15 @@ class ResourceReading:
     """One pass over a resource of a request.
 
     Args:
-        part: A part of a request that was parsed as ``RawMetrics``.
-        resource: The resource of the part.
-        now_ns: Time of points without one.
-        rules: Of the receiving side; None where it has accepted the request.
-        is_checked: Whether each item was checked, so that what is new is sound.
+        part: Part of a request that was parsed as ``RawMetrics``.
+        now_ns: Time for points that have none.
+        rules: Rules of the receiving side; None if it has accepted the request already.
+        is_checked: Whether each item was checked, so that new identities are sound.
 
     Attributes:
-        beat_ns: The latest time of a gauge point without a value, as far as it was read; 0 if there
+        beat_ns: The latest time of a gauge point without a value that was read so far; 0 if there
             is none.
-        points: Number of points that were read, those without a value included.
+        points: Number of points read so far, points without a value included.
     """
 
     def __init__(
@@ -316,7 +314,7 @@ class ResourceReading:
         self._kept: Sequence[Columns] | None = None
 
     def keep(self) -> None:
-        """Read all points, and keep them in place of the message.
+        """Read all points, and store them in place of the message.
 
         Raises:
             DecodeError: See ``columns``.
@@ -326,23 +324,18 @@ class ResourceReading:
         self._part = ResourceMetrics()
 
     def columns(self) -> Iterator[Columns]:
-        """Return the points, in parts of about ``PART``, as they are read.
+        """Yield the points as they are read, in parts of about ``PART``.
 
-        The points of a part are in the request's order, but for gauges, which are the first.
+        The points of a part are in the request's order, except that gauges come first.
 
         Raises:
             DecodeError: A point, an exemplar or an attribute cannot be parsed.
-            InDoubt: Each item is to be checked by itself.
+            InDoubt: Each item must be checked by itself.
         """
         return self._columns() if self._kept is None else iter(self._kept)
 
     def _columns(self) -> Iterator[Columns]:
-        """Read the points, see ``columns``, and account for the identities that are new in them.
-
-        Raises:
-            DecodeError: A point, an exemplar or an attribute cannot be parsed.
-            InDoubt: Each item is to be checked by itself.
-        """
+        """Read the points (see ``columns``), and account for new identities among them."""
         try:
             yield from self._parts()
         finally:
@@ -476,7 +469,8 @@ class ResourceReading:
     def _several(self, series: Series, row: _Row) -> Measurements | None:
         """Return the measurements of a gauge point with several exemplars.
 
-        None if its own value counts: another SDK samples, and only what has a step is worth a row.
+        None if the point's own value counts: other SDKs sample exemplars, and only those with a
+        step are worth a row.
         """
         _, step, start_ns, end_ns, _, _, exemplars, _ = row
         times_ns, values, steps = read_exemplars(exemplars)
@@ -524,7 +518,7 @@ class ResourceReading:
         )
 
     def _shares(self, owner: _Owner, identity: Identity, row: _Row) -> Iterator[SumPoint]:
-        """Yield what was counted in each step, by the exemplars of a point (ADR 15)."""
+        """Yield the counts of single steps, from the exemplars of a point (ADR 15)."""
         assert identity.series is not None  # asked before
         scope, name, unit = owner
         for of_step in step_sums(row[6]):
@@ -541,7 +535,6 @@ class ResourceReading:
             )
 
     def _rows(self, points: Sequence[bytes], *, has_measurements: bool) -> Iterator[_Row]:
-        """Read number points, in their order."""
         runs: dict[tuple[int, bytes], list[int]] = {}
         for place, one in enumerate(points):
             runs.setdefault((len(one), one[FIRST_TAGS]), []).append(place)
@@ -555,7 +548,7 @@ class ResourceReading:
         return iter(rows)
 
     def _run(self, run: Sequence[bytes], *, has_measurements: bool) -> Iterable[_Row]:
-        """Read number points of one length, at least one."""
+        """Read number points of one length; there is at least one."""
         found = _LAYOUTS.read(run) if len(run[0]) <= _LONG_BYTES else None
         if found is None:
             return [self._by_message(one, has_measurements=has_measurements) for one in run]
@@ -633,7 +626,7 @@ class ResourceReading:
     def _exemplars(
         self, exemplars: Sequence[bytes], *, has_measurements: bool
     ) -> ExemplarColumns | None:
-        """Read exemplars if they are measurements, or are to be checked."""
+        """Read exemplars if they are measurements, or if they must be checked."""
         if self._rules is None and not has_measurements:
             return None
         read = read_exemplars(exemplars)
@@ -663,15 +656,14 @@ def _pieces(points: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def read_resources(payload: bytes, now_ns: int) -> Iterator[ResourceReading]:
-    """Yield the resources of an accepted request."""
     for part in RawMetrics.FromString(payload).resource_metrics:
         yield ResourceReading(part, identified(part.resource.SerializeToString()), now_ns)
 
 
 def decoded_parts(resources: Iterable[ResourceReading], most: int = PART) -> Iterator[Decoded]:
-    """Yield the points of resources in parts of about ``most`` values each, always the same ones.
+    """Yield the points of resources in parts of about ``most`` values; the cuts never vary.
 
-    What is known of the whole, such as the progress of its workers, is in the last part.
+    Facts about the whole, such as the progress of its workers, are in the last part.
 
     Raises:
         DecodeError: See ``ResourceReading.columns``.

@@ -3,7 +3,7 @@
     tokens = 36000    { step 7, share 2 s, duration 2 s } 12000    { step 8, ... } 12000
       the total                     exemplars: what was counted in each of the steps
 
-Other points have these counts, too, so they are in no total.
+The steps' counts are part of other points too, so they enter no total.
 """
 
 import math
@@ -18,8 +18,6 @@ from otel_rl.bridge.otlp.exemplars import read_exemplars
 from otel_rl.records import Buckets, Covered
 from otel_rl.semconv import names
 
-__all__ = ["StepDistribution", "StepSum", "step_distributions", "step_sums"]
-
 _SHARE: Final = names.OTEL_RL_STEP_SHARE.encode()
 _COUNT: Final = names.OTEL_RL_STEP_COUNT.encode()
 
@@ -31,10 +29,10 @@ class StepSum(NamedTuple):
     """What a counter counted in one step.
 
     Attributes:
-        step: The step; None only says that there will be sums of steps.
-        begun_ns: Begin of the step; 0 if unknown.
-        time_ns: End of the step, or of a piece of it; 0 if the sender gives none.
-        covers: Recognises a repeat: those of a series tile time.
+        step: The step; None only announces that sums of steps will follow.
+        begun_ns: Time at which the step began; 0 if unknown.
+        time_ns: Time at which the step, or a piece of it, ended; 0 if the sender gives none.
+        covers: Key that recognises a repeat: the intervals of a series tile time.
     """
 
     step: int | None
@@ -52,7 +50,7 @@ class StepDistribution:
         time_ns: Time of the last measurement.
         count: Number of measurements.
         buckets: See ``HistogramPoint``.
-        covers: Recognises a repeat.
+        covers: Key that recognises a repeat.
     """
 
     step: int
@@ -66,7 +64,7 @@ class StepDistribution:
 
 
 def step_sums(exemplars: Sequence[bytes]) -> Iterator[StepSum]:
-    """Yield the sums of steps among the exemplars of a sum's point, of any sender."""
+    """Yield the sums of steps among the exemplars of a sum's point, from any sender."""
     for serialized in exemplars:
         if _SHARE not in serialized:
             continue
@@ -94,10 +92,10 @@ def step_distributions(
 ) -> Iterator[StepDistribution]:
     """Yield the distribution of each step among the exemplars of a histogram's point.
 
-    They are all measurements in steps if one of them has a number; else they are samples.
+    Exemplars are all measurements in steps if one of them has a step; else they are samples.
 
     Args:
-        start_ns: Time of the series' point before, as the points of such a sender tile time.
+        start_ns: Time of the series' previous point, as the points of such a sender tile time.
         end_ns: Time of the point.
 
     Raises:
@@ -129,7 +127,7 @@ def step_distributions(
 
 
 def _part(start_ns: int, end_ns: int, place: int, parts: int) -> Covered | None:
-    """Return the part of a point's time that stands for one of its steps: they tile it, too."""
+    """Return the piece of a point's interval that stands for one of its steps; pieces tile it."""
     if not end_ns:
         return None
     if not 0 < start_ns <= end_ns - parts:
@@ -145,7 +143,7 @@ def _count(exemplar: bytes) -> int:
 
 
 def _bucket(value: float) -> tuple[float, float]:
-    """Return the bounds of the bucket of a measurement, the same ones for equal measurements."""
+    """Return the bounds of a measurement's bucket; equal measurements have equal bounds."""
     if value <= 0:
         return value, value
     index = math.ceil(math.log2(value) * _BUCKETS_PER_DOUBLING) - 1

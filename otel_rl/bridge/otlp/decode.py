@@ -1,8 +1,8 @@
 """Decodes an accepted batch.
 
 The batch was validated on receipt, so a failure here is a bug, not bad input. Metrics become
-columns (``columns.py``). The progress of a worker is that of its heartbeat; for any other sender it
-is the times of its points.
+columns (``columns.py``). The progress of a worker is that of its heartbeat; the progress of any
+other sender is the times of its points.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,11 +17,9 @@ from otel_rl.bridge.otlp.events import decode_events, event_parts
 from otel_rl.bridge.otlp.spans import decode_spans, span_parts
 from otel_rl.records import PART, Batch, Decoded, Signal
 
-__all__ = ["decode", "decode_parts"]
-
 
 def decode(batch: Batch) -> Decoded:
-    """Decode ``batch``, in the order of the request, but for gauges: see ``ResourceReading``.
+    """Decode ``batch`` in the order of the request, except for gauges: see ``ResourceReading``.
 
     Points without an event time get the batch's ``received_ns``.
     """
@@ -38,7 +36,7 @@ def decode_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
 
     The parts are the same at every call. Facts about the whole batch, such as the progress of its
     workers, are in the last one. Spans are in the order of their ends, so that a nested span
-    precedes its parent also across parts; the parts before them are empty, and only take time.
+    precedes its parent also across parts; the parts before the spans are empty, and only take time.
     """
     match batch.signal:
         case Signal.LOGS:

@@ -1,24 +1,15 @@
 """Attributes that identify the device of a point: a GPU, or a whole host. Pure.
 
-A GPU is identified by ``hw.id`` alone. The rest describes it and is not part of a key: two workers
-that share a GPU may name its host or model differently. A host is identified by ``host.name``, on
-the points of ``system.*``. Without it they are of the worker that reports them.
+A GPU is identified by ``hw.id`` alone. Its other attributes describe it and are not part of a key:
+two workers that share a GPU may name its host or model differently. A host is identified by
+``host.name``, on the points of ``system.*``. Points without it are attributed to the worker that
+reports them.
 """
 
 from typing import Final, NamedTuple
 
 from otel_rl.records import GPUS, HOST_ID, HOSTS
 from otel_rl.semconv import names
-
-__all__ = [
-    "Labels",
-    "at_host",
-    "device_metric",
-    "gpu_metric",
-    "is_shared",
-    "labels_of",
-    "without_labels",
-]
 
 Attributes = tuple[tuple[str, str], ...]
 
@@ -36,13 +27,13 @@ _OF_HOSTS: Final = ("system.", "rl.host.")
 
 
 class Labels(NamedTuple):
-    """Description of a device by its points.
+    """Description of a device, taken from its points.
 
     Attributes:
-        uuid: Its id, see ``Device``.
-        host: Its host, possibly empty.
-        name: Its name on the host, a short form of the id without one; empty for a host.
-        model: Possibly empty.
+        uuid: Id of the device, see ``Device``.
+        host: Host of the device, possibly empty.
+        name: Name of the device on its host, or a short form of its id; empty for a host.
+        model: Model of the device, possibly empty.
     """
 
     uuid: str
@@ -62,7 +53,7 @@ def gpu_metric(name: str, attributes: Attributes) -> str:
 
 
 def device_metric(name: str, attributes: Attributes) -> tuple[str, str]:
-    """Return the section and the metric of a device's name, e.g. ``host`` and ``cpu.utilization``.
+    """Return the section and the metric of a device's metric, e.g. ``host``, ``cpu.utilization``.
 
     Both are empty for other metrics.
     """
@@ -76,7 +67,7 @@ def device_metric(name: str, attributes: Attributes) -> tuple[str, str]:
 
 
 def labels_of(name: str, attributes: Attributes) -> Labels | None:
-    """Return the device of a point; None if it has none or does not identify it."""
+    """Return the device of a point; None if the point names no device that can be identified."""
     found = dict(attributes)
     if _is_of_host(name, attributes):
         host = found[_HOST]
@@ -95,7 +86,7 @@ def labels_of(name: str, attributes: Attributes) -> Labels | None:
 def without_labels(name: str, attributes: Attributes) -> Attributes:
     """Return the attributes of a device's metric without those that identify the device.
 
-    The type stays where only it marks the metric as a GPU's.
+    The type stays where only the type marks the metric as a GPU's.
     """
     if _is_of_host(name, attributes):
         return tuple(pair for pair in attributes if pair[0] != _HOST)
@@ -106,7 +97,7 @@ def without_labels(name: str, attributes: Attributes) -> Attributes:
 
 
 def at_host(attributes: Attributes, host: str) -> Attributes:
-    """Return the attributes, with the resource's host if a device has none."""
+    """Return the attributes; a device without a host gets ``host``, that of the resource."""
     keys = {key for key, _ in attributes}
     if _ID not in keys or _HOST in keys:
         return attributes
@@ -114,7 +105,7 @@ def at_host(attributes: Attributes, host: str) -> Attributes:
 
 
 def is_shared(name: str) -> bool:
-    """Return whether all reporters of the metric report the same value of one device."""
+    """Return whether all reporters of a metric report the same value of one device."""
     return name != names.RL_GPU_PROCESS_MEMORY_USAGE and not name.startswith("rl.gpu.owner.")
 
 

@@ -30,8 +30,6 @@ from otel_rl.records import (
 )
 from otel_rl.semconv import names
 
-__all__ = ["decode_events", "event_parts"]
-
 _DEFAULT_TABLE = "samples"
 
 _TRACE_ID = "trace_id"
@@ -53,7 +51,6 @@ def decode_events(batch: Batch) -> Decoded:
 
 
 def event_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
-    """Decode in parts, see ``decode_parts``."""
     announcements: list[Announcement] = []
     departures: list[Departure] = []
     samples: list[TextSample] = []

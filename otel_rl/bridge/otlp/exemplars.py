@@ -1,4 +1,4 @@
-"""Reads exemplars by column: times, values and steps of a whole point in a few calls."""
+"""Reads exemplars by column: a few calls read times, values and steps of a whole point."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -10,8 +10,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar
 
 from otel_rl.bridge.otlp.attributes import step_of
 from otel_rl.bridge.otlp.layouts import Layouts
-
-__all__ = ["ExemplarColumns", "read_exemplars"]
 
 # Tags of opentelemetry/proto/metrics/v1/metrics.proto: field number << 3 | wire type.
 _TIME, _DOUBLE, _INT = 0x11, 0x19, 0x31
@@ -34,9 +32,9 @@ class ExemplarColumns(NamedTuple):
     """Measurements in the order of the point. All columns have the same length.
 
     Attributes:
-        times_ns: 0 where the sender gave none.
+        times_ns: Time of each measurement; 0 where the sender gave none.
         values: Integers stay integers, so that sums of them are exact.
-        steps: None where there is none.
+        steps: Step of each measurement; None where there is none.
     """
 
     times_ns: Sequence[int]
@@ -45,7 +43,6 @@ class ExemplarColumns(NamedTuple):
 
 
 def read_exemplars(exemplars: Sequence[bytes]) -> ExemplarColumns:
-    """Read serialized exemplars."""
     if len(set(map(len, exemplars))) == 1:
         return _read_run(exemplars)
     times_ns: list[int] = []
@@ -60,7 +57,7 @@ def read_exemplars(exemplars: Sequence[bytes]) -> ExemplarColumns:
 
 
 def _read_run(run: Sequence[bytes]) -> ExemplarColumns:
-    """Read exemplars of one length, at least one."""
+    """Read exemplars of one length; there is at least one."""
     found = _LAYOUTS.read(run)
     if found is None:
         return _by_message(run)
@@ -98,7 +95,7 @@ _step = lru_cache(maxsize=1 << 16)(_read_step)
 
 
 class _Steps(NamedTuple):
-    """Steps of attributes that were read together."""
+    """Cached steps of attributes that were read together."""
 
     attributes: Sequence[bytes]
     steps: Sequence[int | None]

@@ -1,8 +1,9 @@
 """Identities of series: found by the bytes that name them, and read once.
 
-All that is kept of earlier messages. An identity is a resource, a scope and what a metric and the
-attributes of its points say; the numbers of a request are read anew each time. The receiving side
-checks an identity by its rules when it is new, and marks it, so that it is not checked again.
+Identities are all that is kept of earlier messages. An identity is a resource, a scope, and the
+description of a metric with the attributes of its points; the numbers of a request are read anew
+each time. The receiving side checks a new identity by its rules, and marks it, so that the identity
+is not checked again.
 """
 
 import threading
@@ -13,25 +14,20 @@ from typing import Final, NamedTuple
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from otel_rl.bridge.otlp.attributes import experiment_of, step_of, text_pairs, typed_pairs
+from otel_rl.bridge.otlp.attributes import (
+    experiment_of,
+    step_of,
+    team_of,
+    text_pairs,
+    typed_pairs,
+)
 from otel_rl.bridge.otlp.device_attributes import at_host
 from otel_rl.bridge.otlp.resource import Sender, sender_of
 from otel_rl.records import Series
 from otel_rl.semconv import names
 from otel_rl.semconv.aliases import scraped_alias
-from otel_rl.semconv.folded_attributes import APART, fold
+from otel_rl.semconv.foreign import APART, fold
 from otel_rl.semconv.spec import Instrument, Reduction
-
-__all__ = [
-    "STEP",
-    "Identified",
-    "Identity",
-    "Scope",
-    "identified",
-    "measure",
-    "serialized",
-    "split_step",
-]
 
 STEP: Final = names.RL_LOOP_ITERATION.encode()
 """Is in every serialized attribute that names a step."""
@@ -56,9 +52,10 @@ class Identity:
     """Identity of the points of a metric with certain attributes.
 
     Attributes:
-        scale: Factor from the values that are sent, of a metric under the name of its program.
-        is_level: Whether a gauge under such a name is an up-down counter.
-        sound_for: Rules that have accepted it; None if none have yet.
+        scale: Factor from the sent values to the registry's unit, for a metric under its program's
+            name.
+        is_level: Whether a gauge under a program's name is an up-down counter in the registry.
+        sound_for: Rules that have accepted the identity; None if none have yet.
     """
 
     __slots__ = ("is_level", "scale", "series", "sound_for")
@@ -71,12 +68,12 @@ class Identity:
 
 
 class Scope:
-    """A scope of a sender, with the identities in it. Any thread may use it.
+    """A scope of a sender, with its identities. Any thread may use it.
 
     Attributes:
-        known: Its identities, by the arguments of ``identity``.
-        size: Its memory in bytes, about.
-        sound_for: The rules that have accepted it; None if none have yet.
+        known: The scope's identities, by the arguments of ``identity``.
+        size: Approximate memory of the scope in bytes.
+        sound_for: Rules that have accepted the scope; None if none have yet.
     """
 
     __slots__ = ("_name", "_reduction", "known", "sender", "size", "sound_for")
@@ -101,7 +98,8 @@ class Scope:
 
         Args:
             data: See ``Series``.
-            attributes: Serialized, without the step: else each step would be another series.
+            attributes: Serialized attributes without the step: with it each step would be another
+                series.
 
         Raises:
             DecodeError: An attribute cannot be parsed.
@@ -120,7 +118,7 @@ class Scope:
     def share(
         self, name: str, unit: str, instrument: Instrument, attributes: tuple[bytes, ...]
     ) -> Series:
-        """Return the series of the shares of a counter with a series, see ``Series.data``."""
+        """Return the series of a counter's shares of steps, see ``Series.data``."""
         return self.identity(name, unit, instrument, "share", attributes).series
 
     def _read(
@@ -156,16 +154,18 @@ class Identified:
     """A resource, with the scopes in it. Any thread may use it.
 
     Attributes:
-        experiment: That it names; None if it names none.
-        sound_for: The rules that have accepted it; None if none have yet.
+        experiment: Experiment that the resource names; None if it names none.
+        sound_for: Rules that have accepted the resource; None if none have yet.
+        team: Team that the resource names; empty if it names none.
     """
 
-    __slots__ = ("_bytes", "_key", "_scopes", "experiment", "sender", "sound_for")
+    __slots__ = ("_bytes", "_key", "_scopes", "experiment", "sender", "sound_for", "team")
 
     def __init__(self, serialized: bytes) -> None:
         resource = Resource.FromString(serialized)
         self.sender = sender_of(serialized)
         self.experiment = experiment_of(resource.attributes)
+        self.team = team_of(resource.attributes)
         self.sound_for: object = None
         self._bytes = _SERIES_BYTES + 3 * len(serialized)
         self._key = serialized
@@ -188,7 +188,7 @@ class Identified:
         return self._key
 
     def measured(self) -> int:
-        """Return the bytes of the resource in memory; scopes beyond a bound are forgotten first."""
+        """Forget scopes beyond a bound, and return the bytes of the resource in memory."""
         size = self._bytes + sum([scope.size for scope in [*self._scopes.values()]])
         if size <= _MAX_RESOURCE_BYTES:
             return size
@@ -231,19 +231,19 @@ _resources = _Resources()
 
 
 def identified(resource: bytes) -> Identified:
-    """Return a serialized resource, mostly the same object each time."""
+    """Return the object of a serialized resource, mostly the same one each time."""
     return _resources.of(resource)
 
 
 def measure(resource: Identified) -> None:
-    """Account for the memory that a resource has grown by, once its points are read."""
+    """Account for the memory that a resource has grown by while its points were read."""
     _resources.measure(resource)
 
 
 def split_step(attributes: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], int | None]:
-    """Return serialized attributes without the step, and that; None without one.
+    """Return serialized attributes without the step, and the step; None without one.
 
-    It is the place of the step in an SDK without exemplars of everything.
+    SDKs without exemplars of every measurement send the step as an attribute.
     """
     if not any(STEP in attribute for attribute in attributes):
         return attributes, None
@@ -256,11 +256,12 @@ def split_step(attributes: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], int | 
 
 
 class _Translated(NamedTuple):
-    """What the points of a scraped metric are in the registry.
+    """What a scraped metric is called in the registry.
 
     Attributes:
-        scale: Factor of their values; histograms in the rules have the registry's unit.
-        is_level: Whether it is an up-down counter, which Prometheus does not tell from a gauge.
+        scale: Factor of the values; rules name histograms in the registry's unit.
+        is_level: Whether the metric is an up-down counter, which Prometheus does not tell from a
+            gauge.
     """
 
     name: str
@@ -271,7 +272,7 @@ class _Translated(NamedTuple):
 
 
 def _translated(name: str, unit: str, attributes: Iterable[KeyValue]) -> _Translated | None:
-    """Translate a metric with certain attributes; None if no rule applies."""
+    """Translate a metric with certain attributes into the registry; None if no rule applies."""
     found = scraped_alias(name)
     if found is None:
         return None

@@ -1,18 +1,16 @@
 """Reads serialized messages by column: the fields of many of them in a few calls.
 
 Messages of one sort nearly always have the same layout: the same fields in the same order with the
-same lengths. One of them is walked to find it; then ``struct`` reads the run, and every tag and
-length is compared with that one's, a column at a time. Messages that do not fit are left to
-protobuf. SDKs, collectors and otel_rl order the fields differently; both ways give the same result
-for any sender.
+same lengths. One message is walked to find the layout; then ``struct`` reads the whole run of
+messages, and every tag and length is compared with those of the first, a column at a time. Messages
+that do not fit are left to protobuf. SDKs, collectors and otel_rl order the fields differently;
+both ways give the same result for any sender.
 """
 
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
-
-__all__ = ["FIRST_TAGS", "Layout", "Layouts", "Run"]
 
 FIRST_TAGS: Final = slice(0, 19, 9)
 """Of a message: its first tags, if it begins with numbers, as most do. Those of one length mostly
@@ -30,10 +28,10 @@ class Layout:
     """Memory layout of messages of one length.
 
     Attributes:
-        structure: Reads one message without tags and lengths.
-        fixed: (place, byte) of each tag, length and flag.
+        structure: Format that reads one message without tags and lengths.
+        fixed: Place and byte of each tag, length and flag.
         places: Columns of each tag that is read.
-        flags: Value of the field of flags; 0 without it.
+        flags: Value of the field of flags; 0 without that field.
     """
 
     structure: struct.Struct
@@ -42,7 +40,7 @@ class Layout:
     flags: int
 
     def columns(self, run: Sequence[bytes]) -> Sequence[tuple[object, ...]] | None:
-        """Read the run by column; None if one of the messages has another layout."""
+        """Read a run of messages by column; None if one of them has another layout."""
         joined, length = b"".join(run), self.structure.size
         for place, expected in self.fixed:
             if joined[place::length].count(expected) != len(run):
@@ -61,12 +59,12 @@ class Layouts:
     """Layouts of one type of message. Any thread may use it.
 
     Args:
-        numbers: Tags of numbers of eight bytes, and their formats of ``struct``. Each stands for
-            itself in a message; those of one name are alternatives, of which it has one at most.
-        names: Name of each tag of a number.
+        numbers: Tags of eight-byte numbers, with their formats of ``struct``. Tags of one name are
+            alternatives: a message has at most one of them.
+        names: Name of each number's tag.
         required: Names without which a message is left to protobuf.
-        texts: Tags of fields with a length that are read.
-        skipped: Tags of fields with a length that are not.
+        texts: Tags of the fields with a length that are read.
+        skipped: Tags of the fields with a length that are skipped.
         flags: Tag of a field whose value is the same in all messages of a run; 0 for none.
     """
 
@@ -90,9 +88,9 @@ class Layouts:
         self._known: dict[tuple[int, bytes], Layout] = {}
 
     def read(self, run: Sequence[bytes]) -> Run | None:
-        """Read messages of one length, at least one; None if their layouts differ or are unusual.
+        """Read messages of one length, at least one; None if layouts differ or are unusual.
 
-        What is read as text was not looked into: it may be no message.
+        Fields that are read as text are not parsed: they may not be valid messages.
         """
         length = len(run[0])
         alike = length, run[0][FIRST_TAGS]
@@ -110,7 +108,7 @@ class Layouts:
         return Run(layout, columns)
 
     def _layout(self, message: bytes) -> Layout | None:
-        """Find the layout of a message; None for anything unusual."""
+        """Find the layout of a message; None if anything in it is unusual."""
         form, fixed, places = ["<"], list[tuple[int, bytes]](), dict[int, list[int]]()
         named: set[str] = set()
         column = place = flags = 0

@@ -8,9 +8,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from otel_rl.bridge.otlp.attributes import integer, text_pairs
 from otel_rl.records import Worker
 from otel_rl.semconv import names
-from otel_rl.semconv.foreign_processes import own_identity
-
-__all__ = ["Sender", "sender_of"]
+from otel_rl.semconv.foreign import own_identity
 
 _DISTRO = "otel_rl"
 
@@ -29,16 +27,16 @@ _MAX_BYTES = 32 << 10  # its unknown fields are not limited; such a resource is 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sender:
-    """Resource as the bridge reads it. Equal by identity, so that it is a cheap key.
+    """A resource as the bridge reads it. Senders are equal by identity, so they are cheap keys.
 
     Attributes:
         host: ``host.name``, possibly empty.
         pid: ``process.pid``; None without one.
-        exact: Whether it is a worker of otel_rl: its exemplars are complete, and the points of a
-            series that have a start tile time.
-        knows_starts: Whether its cumulative points are an SDK's own, with true starts. A Collector
-            that scrapes uses the time of its first scrape.
-        is_scraped: Whether a Collector scrapes it.
+        exact: Whether the sender is a worker of otel_rl: its exemplars are complete, and the points
+            of a series that have a start tile time.
+        knows_starts: Whether cumulative points are an SDK's own, with true starts. A Collector that
+            scrapes uses the time of its first scrape.
+        is_scraped: Whether a Collector scrapes the sender.
     """
 
     worker: Worker
@@ -50,7 +48,7 @@ class Sender:
 
 
 def sender_of(serialized: bytes) -> Sender:
-    """Return the sender of a serialized ``Resource``; mostly the same object each time."""
+    """Return the sender of a serialized ``Resource``, mostly the same object each time."""
     if len(serialized) > _MAX_BYTES:
         return _read_sender(serialized)
     return (_sender if len(serialized) <= _LONG_BYTES else _long_sender)(serialized)

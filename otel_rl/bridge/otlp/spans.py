@@ -21,10 +21,8 @@ from otel_rl.records import (
     Worker,
 )
 from otel_rl.semconv import names
-from otel_rl.semconv.foreign_spans import kind_of, meaning_of, step_keys
+from otel_rl.semconv.foreign import kind_of, meaning_of, step_keys
 from otel_rl.semconv.spec import STEP_SPAN
-
-__all__ = ["decode_spans", "span_parts"]
 
 # Phase of each span name that differs from the name of its phase.
 _PHASE_OF_SPAN: Final = {spec.span: str(name) for name, spec in names.PHASES.items() if spec.span}
@@ -45,13 +43,12 @@ _SPAN_ID_BYTES: Final = 8
 
 
 def decode_spans(batch: Batch) -> Decoded:
-    """Decode the spans of ``batch``, in the order of the request, and their senders' leases."""
+    """Decode the spans of ``batch`` in the order of the request, with their senders' leases."""
     *_, found = _decoded(batch, PART)
     return Decoded(found.steps, [*found.exports.values()], spans=found.spans, sampled=found.sampled)
 
 
 def span_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
-    """Decode in parts, see ``decode_parts``."""
     decoded = _decoded(batch, most)
     found = next(decoded)
     for _ in decoded:
@@ -68,14 +65,14 @@ def span_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
 
 @dataclass(slots=True)
 class _Found:
-    """Content of a batch.
+    """What was read from a batch of spans so far.
 
     Attributes:
-        spans: In the order of the request.
-        steps: Durations of the steps of other programs, whose measurements carry no step.
-        exports: Lease of each worker that has sent them.
-        sampled: Latest end of a span that says that others of its step may have been dropped, by
-            worker.
+        spans: Spans in the order of the request.
+        steps: Durations of steps of other programs, whose measurements carry no step.
+        exports: Lease of each worker that has sent spans.
+        sampled: By worker, the latest end of a span that says that other spans of its step may have
+            been dropped.
     """
 
     spans: list[SpanRecord]
@@ -85,7 +82,7 @@ class _Found:
 
 
 def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
-    """Yield the same objects each time, complete in the last one."""
+    """Yield the same object each time, complete the last time."""
     found = _Found([], [], {}, {})
     yield found
     for resource_spans in ExportTraceServiceRequest.FromString(batch.payload).resource_spans:
@@ -120,9 +117,9 @@ class _Marks:
     """Meaning of a span, by its name and attributes.
 
     Attributes:
-        phase: Empty for none.
-        phase_class: Empty for none.
-        is_foreign_step: Whether it is one training step, by another program's name.
+        phase: Phase of the span; empty for none.
+        phase_class: Class of the phase; empty for none.
+        is_foreign_step: Whether the span is one training step, under another program's name.
     """
 
     phase: str = ""
@@ -148,7 +145,7 @@ def _marks_of(span: Span, sender: Sender) -> _Marks:
 
 
 def _translate(marks: _Marks, span: Span) -> None:
-    """Add the meaning of another program's span, see ``foreign_spans.py``."""
+    """Add the meaning of another program's span, see ``foreign.py``."""
     meaning = meaning_of(span.name)
     marks.phase, marks.is_foreign_step = meaning.phase, meaning.is_step
     marks.phase_class = marks.phase_class or meaning.phase_class
@@ -182,7 +179,7 @@ def _record(span: Span, marks: _Marks, worker: Worker, host: str) -> SpanRecord:
 
 
 def _duration(span: Span, step: int, worker: Worker) -> Measurements:
-    """Return the duration of a step: it gives the run its steps."""
+    """Return the duration of a step as a measurement: that gives the run its steps."""
     took_s = max(0, span.end_time_unix_nano - span.start_time_unix_nano) / _NS_PER_S
     return Measurements(
         Series(worker, names.RL_ITERATION_DURATION, "s"),
@@ -193,10 +190,11 @@ def _duration(span: Span, step: int, worker: Worker) -> Measurements:
 
 
 def _is_sampled(span: Span, sender: Sender) -> bool:
-    """Return whether a span was kept by chance, and others of its step perhaps not.
+    """Return whether a span was kept by chance, so that other spans of its step may be missing.
 
-    OpenTelemetry's entry has a threshold then. Workers of otel_rl give the random number, too: one
-    for all traces of a step. Whom they call inherits the entry; of others the root says it.
+    A threshold in OpenTelemetry's entry of the trace state says so. Workers of otel_rl give the
+    random number, too, which all traces of a step share, so they are kept or dropped together.
+    Services that a worker calls inherit the entry; for other senders the root span says it.
     """
     if "th:" not in span.trace_state:
         return False

@@ -1,4 +1,4 @@
-"""Makes points of histograms and summaries: one object each, as they differ in length."""
+"""Makes points of histograms and summaries: each is an object, as their lengths differ."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,16 +22,6 @@ from otel_rl.bridge.otlp.views import exemplars_of
 from otel_rl.records import Buckets, Covered, HistogramPoint, Series, SummaryPoint, Temporality
 from otel_rl.semconv.spec import Instrument
 
-__all__ = [
-    "FindSeries",
-    "InDoubt",
-    "PointRules",
-    "covered",
-    "spread_points",
-    "start_of",
-    "temporality_of",
-]
-
 FindSeries = Callable[[Instrument, str, tuple[bytes, ...]], Series]
 """Returns the series of a metric's points by their instrument, kind of data and attributes."""
 
@@ -54,14 +44,14 @@ _Layout = tuple[tuple[float, float], ...]
 
 
 class PointRules(Protocol):
-    """Bounds of the receiving side that hold for whole columns.
+    """Bounds of the receiving side that can be checked for whole columns.
 
-    What is within them has no fault. Anything else may have none, either.
+    A value within the bounds has no fault. A value outside may have none either.
     """
 
     @property
     def mark(self) -> object:
-        """Value that marks identities which these rules have accepted."""
+        """Value that marks the identities that these rules have accepted."""
 
     @property
     def earliest_ns(self) -> int: ...
@@ -80,11 +70,11 @@ class PointRules(Protocol):
     def max_buckets(self) -> int: ...
 
     def are_sound(self, metric: str, kind: str, points: Sequence[Any]) -> bool:
-        """Return whether no point of a histogram or a summary has a fault."""
+        """Return whether no point of a histogram or summary has a fault."""
 
 
 class InDoubt(Exception):  # it is no error
-    """Something is new, or not within the bounds: each item of the resource is to be checked."""
+    """A value is new, or not within the bounds: each item of the resource must be checked."""
 
 
 def spread_points(
@@ -99,7 +89,7 @@ def spread_points(
     """Yield the points of a histogram, of either kind, or of a summary.
 
     Raises:
-        InDoubt: A point is not known to be within the bounds.
+        InDoubt: A point is not certain to be within the bounds.
     """
     if rules is not None and kind != "histogram":
         rules = _checked(metric, kind, points, rules)
@@ -160,7 +150,7 @@ def spread_points(
 def _checked(
     metric: Metric, kind: str, points: Sequence[_Spread], rules: PointRules | None
 ) -> PointRules | None:
-    """Check points one by one. Returns what is left to check them by: nothing."""
+    """Raise InDoubt if a point may have a fault; else return that no rules are left to apply."""
     if rules is not None and not rules.are_sound(metric.name, kind, points):
         raise InDoubt
     return None
@@ -180,7 +170,7 @@ def covered(sender: Sender, start_ns: int, end_ns: int, *, tiles: bool) -> Cover
     """Return the key that recognises a repeat of a point, see ``Covered``.
 
     Args:
-        tiles: Whether its start moves with each point of the series; with steps, of each step.
+        tiles: Whether the start moves with each point of the series; with steps, for each step.
     """
     if not end_ns:
         return None
@@ -211,7 +201,7 @@ def _summary(
 def _shares(
     point: _Histogram, exemplars: Sequence[bytes], series: Series, now_ns: int
 ) -> Iterator[HistogramPoint]:
-    """Yield what was measured in each step, by the exemplars of a point (ADR 15)."""
+    """Yield the measurements of single steps, from the exemplars of a point (ADR 15)."""
     times_ns = point.start_time_unix_nano, point.time_unix_nano
     for of_step in step_distributions(exemplars, *times_ns):
         yield HistogramPoint(
@@ -267,7 +257,7 @@ def _scaled_layout(
 
     Args:
         below: Offset and number of the buckets below zero.
-        above: The same of those above.
+        above: Offset and number of the buckets above zero.
     """
     offset, n = below
     negative = [_bucket(scale, index) for index in range(offset + n - 1, offset - 1, -1)]
@@ -281,7 +271,7 @@ def _scaled_layout(
 
 @lru_cache(maxsize=_MAX_BUCKETS)
 def _bucket(scale: int, index: int) -> tuple[float, float]:
-    """Return the bounds of a bucket, the same ones in each export of a series.
+    """Return the bounds of a bucket, which are the same in each export of a series.
 
     https://opentelemetry.io/docs/specs/otel/metrics/data-model/#exponentialhistogram
     """

@@ -2,7 +2,7 @@
 
 A request is nearly all points and exemplars, and protobuf creates a Python object for every message
 that is touched. With these views parsing costs a sixth, and ``columns.py`` reads the bytes by
-column. Everything else is as in OTLP, so a view serializes to OTLP again.
+column. All other fields are as in OTLP, so a view serializes to OTLP again.
 """
 
 from collections.abc import Collection, MutableSequence, Sequence
@@ -26,14 +26,12 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1 import resource_pb2
 
-__all__ = ["MetricView", "MetricsView", "NumberView", "RawMetric", "RawMetrics", "exemplars_of"]
-
 _EXEMPLARS = frozenset({"exemplars"})
 _NUMBERS = frozenset({"Gauge.data_points", "Sum.data_points"})
 
 
 def _view(raw: Collection[str], *types: type[Message]) -> Sequence[type[Message]]:
-    """Return message types in which the named fields are bytes, not parsed messages."""
+    """Return message types in which the named fields are bytes instead of parsed messages."""
     pool = DescriptorPool()
     for module in (common_pb2, resource_pb2, metrics_pb2, metrics_service_pb2):
         file = FileDescriptorProto()

@@ -5,12 +5,12 @@ status but 429, 502, 503 and 504, and the Python exporter does not retry 429. So
 is 503 too, never 500, which would cost the sender its data.
 
 A request is answered when it is durable, before its new series are known. So points that are
-dropped because of the limit on series are reported in the answer to the sender's next request of
-the experiment, in ``partial_success``, and counted once.
+dropped because of the limit on series are reported in ``partial_success`` of the answer to the
+sender's next request for the experiment, and counted once.
 """
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -21,8 +21,6 @@ from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from otel_rl.bridge.counters import Outcome
-from otel_rl.bridge.otlp.resource import sender_of
-from otel_rl.bridge.receive.parsing.preparse import fields
 from otel_rl.bridge.receive.refused_items import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportResponse
 from otel_rl.bridge.receive.validation.validate import Validated
@@ -40,23 +38,9 @@ from otel_rl.errors import (
 from otel_rl.records import Batch, ExperimentKey
 from otel_rl.signals import Signal
 
-__all__ = [
-    "ANSWERS",
-    "NOT_FOUND",
-    "TOO_MANY_CONNECTIONS",
-    "UNFORESEEN",
-    "Answer",
-    "GrpcCode",
-    "Overflow",
-    "Told",
-    "answer_to",
-    "export_response",
-    "status_message",
-]
-
 
 class GrpcCode(IntEnum):
-    """gRPC statuses of answers, by their names there: gRPC itself takes 9 MB, not all serve it."""
+    """gRPC statuses of answers, by gRPC's names; importing gRPC itself would take 9 MB."""
 
     INVALID_ARGUMENT = 3
     RESOURCE_EXHAUSTED = 8
@@ -70,8 +54,7 @@ class Answer:
     """Answer to a sender whose request was not taken.
 
     Attributes:
-        grpc: gRPC status.
-        outcome: How the request is counted.
+        outcome: Outcome under which the request is counted.
     """
 
     http: int
@@ -117,7 +100,7 @@ def answer_to(error: BaseException) -> Answer:
 
 
 def status_message(answer: Answer, message: str, *, retry_after_s: int) -> Status:
-    """Build the ``google.rpc.Status`` of an answer, with RetryInfo if it is retryable."""
+    """Build the ``google.rpc.Status`` of an answer, with RetryInfo if the answer is retryable."""
     status = Status(code=answer.code, message=shorten(message, MAX_MESSAGE_BYTES))
     if answer.is_retryable:
         status.details.add().Pack(RetryInfo(retry_delay=Duration(seconds=retry_after_s)))
@@ -125,10 +108,10 @@ def status_message(answer: Answer, message: str, *, retry_after_s: int) -> Statu
 
 
 def export_response(signal: Signal, admitted: Validated) -> ExportResponse:
-    """Build the response; ``partial_success`` stays unset where everything was accepted.
+    """Build the response; ``partial_success`` stays unset if everything was accepted.
 
     Refused exemplars of accepted points are a warning, which OTLP expresses as a count of 0 with a
-    message. Points of earlier requests that were dropped later count here.
+    message. Points of earlier requests that were dropped after their answer count here.
     """
     spec = SIGNALS[signal]
     response = spec.response()
@@ -144,14 +127,12 @@ def export_response(signal: Signal, admitted: Validated) -> ExportResponse:
 _MAX_SENDERS = 10_000
 _MAX_NAME_CHARS = 512
 
-_RESOURCE = 1  # field number of the resource in a part of a request
-
 Told = tuple[int, str]
 """Number of dropped points and the message for their sender; 0 and empty if there are none."""
 
 
 class Overflow:
-    """Dropped points whose senders have not been notified yet. Any thread may call it."""
+    """Dropped points whose senders do not know of it yet. Any thread may call any method."""
 
     def __init__(self) -> None:
         # _lock guards _owed. Most bridges never have an entry, so it is checked first.
@@ -159,7 +140,7 @@ class Overflow:
         self._owed: dict[tuple[ExperimentKey, str], tuple[int, str]] = {}
 
     def add(self, key: ExperimentKey, dropped: Mapping[str, tuple[int, str]]) -> None:
-        """Record dropped points: by worker, their number and a metric's name."""
+        """Record dropped points: by worker, the number of points and the name of a metric."""
         with self._lock:
             for instance, (points, example) in dropped.items():
                 before, first = self._owed.get((key, instance), (0, example))
@@ -173,9 +154,13 @@ class Overflow:
         with self._lock:
             experiments = {key for key, _ in self._owed}
         points, examples = 0, []
-        for key, instance in _senders(
-            batch for batch in batches if batch.experiment in experiments
-        ):
+        senders = {
+            (batch.experiment, reading.sender.worker.instance): None
+            for batch in batches
+            if batch.experiment in experiments
+            for reading in batch.columns
+        }
+        for key, instance in senders:
             with self._lock:
                 owed = self._owed.pop((key, instance), None)
             if owed is not None:
@@ -189,17 +174,3 @@ class Overflow:
             "value every time as a value, not as an attribute, or raise rows.max_series "
             "of the bridge."
         )
-
-
-def _senders(batches: Iterable[Batch]) -> Sequence[tuple[ExperimentKey, str]]:
-    found: dict[tuple[ExperimentKey, str], None] = {}
-    for batch in batches:
-        if batch.signal is Signal.METRICS:
-            for _, _, start, end in fields(batch.payload):
-                part = batch.payload[start:end]
-                for number, _, first, last in fields(part):
-                    if number == _RESOURCE:
-                        worker = sender_of(part[first:last]).worker
-                        found[batch.experiment, worker.instance] = None
-                        break
-    return list(found)

@@ -7,7 +7,7 @@ for an error. The framework's own error pages (404, 405, 500, ...) never reach a
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from inspect import signature
@@ -32,8 +32,6 @@ from otel_rl.bridge.receive.tokens import token_of
 from otel_rl.errors import JournalClosed, MalformedRequest
 from otel_rl.signals import Signal
 
-__all__ = ["PATHS", "create_app", "create_health_app"]
-
 PATHS: Final = {
     Signal.METRICS: "/v1/metrics",
     Signal.TRACES: "/v1/traces",
@@ -42,6 +40,7 @@ PATHS: Final = {
 """Path of each signal, as OTLP names it."""
 
 _HEALTH_PATH: Final = "/healthz"
+_OF_PROMETHEUS: Final = "text/plain; version=0.0.4"
 
 _CLIENT_CLOSED: Final = 499  # nginx's code for a closed request; it is never sent
 
@@ -60,8 +59,8 @@ def create_app(
     """Create the application: ``POST`` to each of ``PATHS``, and ``GET /healthz``.
 
     Args:
-        routes: Further ones, with other paths, that do not block.
-        takes_exports: False for a server without ``PATHS``.
+        routes: Further routes that do not block, with other paths.
+        takes_exports: Whether the server has ``PATHS``.
     """
     from fastapi import FastAPI  # the port of health probes does without it
 
@@ -98,17 +97,30 @@ def create_app(
     return answer
 
 
-def create_health_app(intake: IngestPipeline) -> ASGIApp:
-    return Starlette(routes=[_health(intake)])
+def create_health_app(intake: IngestPipeline, metrics: Callable[[], str]) -> ASGIApp:
+    """Create the application of the health port: ``GET /healthz`` and ``GET /metrics``.
+
+    Args:
+        metrics: Returns the text that Prometheus scrapes; it may block.
+    """
+
+    def answer(_request: Request) -> Response:  # in a thread, since it is no coroutine
+        return Response(metrics(), media_type=_OF_PROMETHEUS)
+
+    return Starlette(routes=[_health(intake), Route("/metrics", answer, methods=["GET"])])
 
 
 def _health(intake: IngestPipeline) -> BaseRoute:
-    """Return the route that answers 200, or 503 with the problem of the bridge."""
+    """Return the route that answers 200, or 503 with the problem of the bridge.
+
+    A notice that an operator should see, though all requests are accepted, is a second line.
+    """
 
     async def answer(_request: Request) -> Response:
         problem = intake.storage.problem()
         status = 503 if problem else 200
-        return Response(f"{problem or 'ok'}\n", status, media_type="text/plain")
+        lines = filter(None, (problem or "ok", intake.notice))
+        return Response("".join(f"{line}\n" for line in lines), status, media_type="text/plain")
 
     route = Route(_HEALTH_PATH, answer, methods=["GET"])
     route.methods = {"GET"}  # without HEAD
@@ -116,12 +128,12 @@ def _health(intake: IngestPipeline) -> BaseRoute:
 
 
 class _Head(NamedTuple):
-    """Headers that decide how a request is read. Of a header that is repeated, the first counts.
+    """Headers that decide how a request is read. Of a repeated header, the first counts.
 
     Attributes:
         authorization: None if absent.
-        media: None if absent or of another kind.
-        content_encoding: As sent, in lower case.
+        media: Encoding of the body; None if the header is absent or names another kind.
+        content_encoding: Content-Encoding as sent, in lower case.
     """
 
     authorization: str | None
@@ -141,7 +153,6 @@ class _Head(NamedTuple):
 
     @property
     def encoding(self) -> str:
-        """Return one of ``body.ENCODINGS``."""
         encoding = self.content_encoding or "identity"
         if encoding not in body.ENCODINGS:
             msg = f"Content-Encoding {encoding[:40]!r} is not known."
@@ -150,8 +161,6 @@ class _Head(NamedTuple):
 
 
 class _Exports:
-    """Answers ``POST`` requests."""
-
     def __init__(self, intake: IngestPipeline) -> None:
         self._intake = intake
         self._limits = intake.limits
@@ -211,7 +220,7 @@ class _Exports:
 
 
 class _Others:
-    """Answers requests that are neither exports nor of any other route."""
+    """Answers requests that belong neither to exports nor to any other route."""
 
     def __init__(self, intake: IngestPipeline) -> None:
         self._intake = intake
@@ -283,7 +292,6 @@ def _head_bytes(scope: Scope) -> int:
 
 
 async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
-    """Yield the pieces of a body."""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":

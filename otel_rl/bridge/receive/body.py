@@ -10,8 +10,6 @@ from starlette.requests import ClientDisconnect
 from otel_rl.bridge.receive.gate import Held
 from otel_rl.errors import MalformedRequest, RequestTooLarge, SlowSender
 
-__all__ = ["ENCODINGS", "decompress", "drain", "read"]
-
 # zlib's window size; +16 for a stream with a gzip header.
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
@@ -35,9 +33,9 @@ async def read(
     """Read all chunks and join them.
 
     Raises:
-        RequestTooLarge: They are more than ``max_bytes``.
-        SlowSender: They did not all arrive within ``timeout_s``.
-        Overloaded: All requests together hold too much.
+        RequestTooLarge: The chunks are more than ``max_bytes``.
+        SlowSender: The chunks did not all arrive within ``timeout_s``.
+        Overloaded: All requests together hold too many bytes.
     """
     body = BytesIO()  # returns its bytes without a copy
     left = max_bytes
@@ -77,9 +75,9 @@ def decompress(body: bytes, encoding: str, *, max_bytes: int, held: Held) -> byt
     Takes time in proportion to input and output. Releases the interpreter; any thread may call it.
 
     Raises:
-        RequestTooLarge: The result is larger, or the body is over 1,024 concatenated gzip streams.
+        RequestTooLarge: The result is larger, or the body has over 1,024 concatenated gzip streams.
         MalformedRequest: The body does not have this encoding, or is cut off.
-        Overloaded: All requests together hold too much.
+        Overloaded: All requests together hold too many bytes.
     """
     if encoding == "identity":
         return body

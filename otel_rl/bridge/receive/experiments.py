@@ -1,4 +1,4 @@
-"""Bound on the number of experiments of a bridge: each costs memory and a writer process."""
+"""Bound on a bridge's number of experiments: each costs memory and a writer process."""
 
 import threading
 import time
@@ -7,10 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from otel_rl.bridge.counters import Refusal
-from otel_rl.bridge.receive.tokens import NO_TOKEN, AuthSettings, TokenShares
+from otel_rl.bridge.receive.tokens import NO_TOKEN, TokenShares
 from otel_rl.records import ExperimentKey
-
-__all__ = ["Experiments", "Newcomers"]
 
 Problem = tuple[Refusal, str] | None
 
@@ -20,13 +18,14 @@ _ASK_EVERY_S = 1.0  # one request may name ten thousand experiments over the bou
 class Experiments:
     """Experiments in use. Any thread may call any method.
 
-    A known experiment is always admitted. A new one counts as soon as a request names it, against
-    the token that named it first, and becomes known once part of it is durable.
+    A known experiment is always admitted. A new experiment counts as soon as a request names it,
+    against the token that named it first, and becomes known once part of its data is durable.
 
     Args:
         max_experiments: Bound on known and new ones together.
-        in_use: Returns the experiments with data in memory or in the journal. Called at first, and
-            at most once a second when the bound is reached: some may have ended.
+        in_use: Returns the experiments with data in memory or in the journal. It is called at
+            first, and at most once a second while the bound is reached, because some may have
+            ended.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class Experiments:
     ) -> None:
         self._max_experiments = max_experiments
         self._clock_s = clock_s
-        self._shares = shares or TokenShares(AuthSettings())
+        self._shares = shares or TokenShares(())
         # _lock guards everything below.
         self._lock = threading.Lock()
         # Whether a call of in_use runs, and the experiments kept since it began.
@@ -58,7 +57,7 @@ class Experiments:
 
     @contextmanager
     def request(self, token: str = NO_TOKEN) -> Iterator["Newcomers"]:
-        """New experiments of one request; those not kept within the block are released."""
+        """Lend the new experiments of a request; those not kept within the block are released."""
         newcomers = Newcomers(self, token)
         try:
             yield newcomers
@@ -119,7 +118,7 @@ class Experiments:
         return None
 
     def _take(self, key: ExperimentKey, token: str, named: set[ExperimentKey]) -> Problem:
-        """Reserve a place for the experiment if it is new; None if it is admitted."""
+        """Reserve a place for an experiment if it is new; return None if it is admitted."""
         if key in self._known or key in named:
             return None
         if key not in self._new:
@@ -153,10 +152,10 @@ class Newcomers:
     """Experiments of one request that are new to the bridge.
 
     Args:
-        experiments: The known ones.
+        experiments: The experiments that are known.
 
     Attributes:
-        named: Experiments that the request names and that are admitted.
+        named: Admitted experiments that the request names.
     """
 
     def __init__(self, experiments: Experiments, token: str = NO_TOKEN) -> None:
@@ -164,9 +163,15 @@ class Newcomers:
         self._experiments = experiments
         self._token = token
 
-    def problem(self, key: ExperimentKey) -> Problem:
-        """Return reason and detail if there is no room for ``key``, else None."""
-        return self._experiments._name(key, self._token, self.named)  # noqa: SLF001  # the two are one idea
+    def problem(self, key: ExperimentKey, team: str | None = None) -> Problem:
+        """Return reason and detail if there is no room for ``key``, else None.
+
+        Args:
+            team: The team for which a gateway sends the request; None for the team of the request's
+                token.
+        """
+        token = self._token if team is None else team
+        return self._experiments._name(key, token, self.named)  # noqa: SLF001  # the two are one idea
 
     def keep(self, keys: Iterable[ExperimentKey]) -> None:
         self._experiments.keep(keys)

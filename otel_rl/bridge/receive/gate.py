@@ -1,10 +1,10 @@
-"""The gate: what requests may hold and work on at once, fair between those who send them.
+"""The gate bounds what requests hold and what is worked on at once, fairly between senders.
 
 * ``InFlight`` bounds the bytes of the bodies that are held. A request beyond it is refused.
-* ``Gate`` bounds what is worked on at once. A request beyond it waits for its turn.
+* ``Gate`` bounds the work in progress. A request beyond it waits for its turn.
 
-In both, each token has a part of its own, which no other can use up. Beyond its part, a token takes
-from one that is common to all.
+In both, each token has a part of its own, which no other token can use up. Beyond its part, a token
+takes from a part that is common to all.
 """
 
 import asyncio
@@ -15,10 +15,8 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from otel_rl.bridge.receive.tokens import NO_TOKEN, AuthSettings, TokenShares
+from otel_rl.bridge.receive.tokens import NO_TOKEN, TokenShares
 from otel_rl.errors import Overloaded
-
-__all__ = ["Gate", "Held", "InFlight", "Sender", "Turn"]
 
 _T = TypeVar("_T")
 
@@ -29,11 +27,11 @@ _ANY: Final = 1 << 62
 
 
 class _Account:
-    """What each token has taken of a bound. Not safe for threads.
+    """Amounts of a bound that each token has taken. Not safe for threads.
 
     Args:
         own_of: Returns the part that a token has for itself.
-        common: The part for what tokens take beyond their own.
+        common: The part from which tokens take beyond their own.
     """
 
     def __init__(self, own_of: Callable[[str], int], common: int) -> None:
@@ -46,12 +44,12 @@ class _Account:
         return self._own_of(token) + self._common
 
     def fits(self, token: str, n: int, *, is_common_free: bool = True) -> bool:
-        """Return whether a token may take ``n`` more, with what is common or without."""
+        """Return whether a token may take ``n`` more, with or without the common part."""
         beyond = self._beyond + self._growth(token, n)
         return beyond <= self._beyond or (is_common_free and beyond <= self._common)
 
     def add(self, token: str, n: int) -> None:
-        """Take ``n`` more, or give it back if it is negative."""
+        """Take ``n`` more; a negative ``n`` gives back."""
         self._beyond += self._growth(token, n)
         taken = self._taken.get(token, 0) + n
         if taken:
@@ -65,10 +63,10 @@ class _Account:
 
 
 class Turn:
-    """A request's turn at a gate, from when it asks for it.
+    """A request's turn at a gate, from the moment at which it asks for the turn.
 
     Attributes:
-        granted: Done once the turn has come; an error if it does not come.
+        granted: Future that is done once the turn has come; it fails if the turn does not come.
     """
 
     def __init__(self, gate: "Gate", sender: Sender, n: int) -> None:
@@ -79,21 +77,21 @@ class Turn:
         self._gate = gate
 
     def leave(self) -> None:
-        """End the turn, or the wait for it. Idempotent; any thread may call it."""
+        """End the turn, or the wait for the turn. Idempotent; any thread may call this."""
         self._gate._leave(self)  # noqa: SLF001  # the two classes are one idea
 
 
 class Gate:
-    """Lets in as much as its bound; the rest waits, in turns of the senders.
+    """Lets in as much as its bound allows; other requests wait, in turns of their senders.
 
-    A request that waits for the common part keeps others from taking it meanwhile. What fits into
-    a token's own part passes. Any thread may call any method.
+    A request that waits for the common part meanwhile keeps others from taking it. A request that
+    fits into its token's own part passes. Any thread may call any method.
 
     Args:
         own_of: Returns the part that a token has for itself.
-        common: The part for what tokens take beyond their own.
-        least: A smaller request counts as this much.
-        max_waiting: Requests that may wait. A further one shortens the longest line.
+        common: The part from which tokens take beyond their own.
+        least: Least amount that a request counts as.
+        max_waiting: Number of requests that may wait. A further one shortens the longest line.
     """
 
     def __init__(
@@ -117,7 +115,7 @@ class Gate:
         return self._waiting
 
     def ask(self, sender: Sender, n: int = 1) -> Turn:
-        """Ask for a turn with ``n``, or with the most that its token can get."""
+        """Ask for a turn with ``n``, or with the most that the sender's token can get."""
         with self._lock:
             turn = Turn(self, sender, min(max(n, self._least), self._account.most(sender[0])))
             self._lines.setdefault(sender, deque()).append(turn)
@@ -134,7 +132,7 @@ class Gate:
         """Wait for a turn on an event loop.
 
         Raises:
-            Overloaded: Too many wait. The sender retries.
+            Overloaded: Too many requests wait. The sender retries.
         """
         turn = self.ask(sender, n)
         try:
@@ -150,10 +148,10 @@ class Gate:
     async def run(
         self, sender: Sender, n: int, threads: Executor, function: Callable[[], _T]
     ) -> _T:
-        """Wait for a turn, and run a function in a thread; its end also ends the turn.
+        """Wait for a turn, and run a function in a thread; the function's end also ends the turn.
 
         Args:
-            function: Runs to its end, also if its caller is cancelled.
+            function: Runs to its end even if its caller is cancelled.
         """
         turn = await self.wait(sender, n)
         try:
@@ -199,7 +197,7 @@ class Gate:
         return False
 
     def _take_out(self, turn: Turn) -> None:
-        """Take a turn out of its line, whose sender comes last now."""
+        """Take a turn out of its line; its sender's next turn comes last."""
         line = self._lines.pop(turn.sender, None)
         if line is None:
             return
@@ -214,10 +212,10 @@ class InFlight:
     """Bounds the bytes of all request bodies held at once. Any thread may call any method.
 
     Args:
-        max_bytes: Over all requests.
-        shares: Part of each token.
-        for_all_bytes: The common part of ``max_bytes``, so that the largest request fits whatever
-            the number of tokens.
+        max_bytes: Bound over all requests.
+        shares: Parts of the bound for each token.
+        for_all_bytes: Common part of ``max_bytes``, so that the largest request fits whatever the
+            number of tokens.
     """
 
     def __init__(
@@ -225,14 +223,14 @@ class InFlight:
     ) -> None:
         self._max_bytes = max_bytes
         own_bytes = max_bytes - for_all_bytes
-        parts = shares or TokenShares(AuthSettings())
+        parts = shares or TokenShares(())
         # _lock guards _account.
         self._lock = threading.Lock()
-        self._account = _Account(lambda token: parts.of(token, own_bytes), for_all_bytes)
+        self._account = _Account(lambda token: parts.of_sender(token, own_bytes), for_all_bytes)
 
     @contextmanager
     def hold(self, token: str = NO_TOKEN) -> Iterator["Held"]:
-        """Bytes of one request, released at the end of the block."""
+        """Lend an account of one request's bytes, which are released at the end of the block."""
         held = Held(self, token)
         try:
             yield held
@@ -263,7 +261,7 @@ class Held:
         """Hold ``n`` more bytes.
 
         Raises:
-            Overloaded: All requests together, or those of the token, hold too much.
+            Overloaded: All requests together, or those of the token, hold too many bytes.
         """
         self._in_flight._add(self._token, n)  # noqa: SLF001  # the two classes are one idea
         self.bytes += n

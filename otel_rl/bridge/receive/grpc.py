@@ -22,8 +22,6 @@ from otel_rl.bridge.receive.validation.validate import Validated
 from otel_rl.errors import ConfigError, MalformedRequest, Overloaded, SlowSender
 from otel_rl.signals import Signal
 
-__all__ = ["SERVICES", "GrpcServer"]
-
 _T = TypeVar("_T")
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -70,11 +68,11 @@ class GrpcServer:
     The port is bound by the constructor, so a port in use is an error at start and ``address`` is
     final; ``start`` begins to answer.
 
-    One thread reads the messages of all calls, of a bounded number at a time: gRPC keeps incomplete
+    One thread reads the messages of all calls, a bounded number at a time: gRPC keeps incomplete
     messages in memory. A call uses no message memory before its token was checked.
 
     Args:
-        port: 0 picks a free one.
+        port: TCP port; 0 picks a free one.
 
     Raises:
         ConfigError: The address cannot be bound.
@@ -119,8 +117,9 @@ class GrpcServer:
     def stop(self, grace_s: float = 5.0) -> None:
         """Stop listening, finish the requests in flight, then return. Idempotent.
 
-        Nothing is accepted after it returns. A request that is being stored is always waited for;
-        one whose message has not arrived after ``grace_s`` is cut off, and its sender retries.
+        Nothing is accepted after this returns. A request that is being stored is always waited for;
+        a request whose message has not arrived after ``grace_s`` is cut off, and its sender
+        retries.
         """
         with self._lock:
             if self._loop_thread.is_running:
@@ -136,7 +135,7 @@ class GrpcServer:
 
 
 async def _serve(intake: IngestPipeline, host: str, port: int, tls: Tls | None) -> "_Calls":
-    """Bind the port, on the loop that will answer."""
+    """Bind the port, on the event loop that will answer."""
     server = grpc.aio.server(options=_options(intake.limits))
     calls = _Calls(intake, server)
     try:
@@ -151,7 +150,7 @@ async def _serve(intake: IngestPipeline, host: str, port: int, tls: Tls | None) 
 
 
 class _Calls:
-    """Calls of a server. Used by the thread of its event loop."""
+    """Calls of a server. Only the thread of its event loop uses it."""
 
     def __init__(self, intake: IngestPipeline, server: grpc.aio.Server) -> None:
         limits = intake.limits
@@ -162,7 +161,7 @@ class _Calls:
         self._has_started = False
         self._loop = asyncio.get_running_loop()
         self._reading = Gate(
-            lambda token: intake.tokens.shares.of(token, limits.max_concurrent_requests),
+            lambda token: intake.tokens.shares.of_sender(token, limits.max_concurrent_requests),
             max_waiting=_CALLS_PER_CONNECTION * limits.max_connections,
         )
         self._storing: set[asyncio.Task[Validated]] = set()
@@ -220,11 +219,12 @@ class _Calls:
             del storing  # its error would keep this frame, and the message, until a collection
 
     async def _message(self, sender: Sender, context: _Context) -> bytes | None:
-        """Read the call's message when it is its turn; None if the call ends without one.
+        """Read the call's message when its turn comes; None if the call ends without a message.
 
         Raises:
-            Overloaded: The messages of too many others are being read.
-            SlowSender: The message did not arrive in time, or those of others wait to be read.
+            Overloaded: The messages of too many other calls are being read.
+            SlowSender: The message did not arrive in time, or messages of other calls wait to be
+                read.
         """
         timeout_s = self._limits.body_timeout_s
         try:
@@ -252,10 +252,10 @@ class _Calls:
         return message if isinstance(message, bytes) else None
 
     async def _is_read(self, reading: "asyncio.Future[Any]", timeout_s: float) -> bool:
-        """Wait for a message. Returns whether it is there in time.
+        """Wait for a message. Returns whether the message arrived in time.
 
         Raises:
-            SlowSender: The messages of others wait to be read.
+            SlowSender: Messages of other calls wait to be read.
         """
         until_s = self._loop.time() + timeout_s
         while (left_s := until_s - self._loop.time()) > 0:
@@ -296,13 +296,13 @@ class _Calls:
 
 
 def _look_at(reading: "asyncio.Future[Any]") -> None:
-    """Retrieve the result of a read that has no waiter left."""
+    """Retrieve the result of a read that nobody waits for any more."""
     if not reading.cancelled():
         reading.exception()
 
 
 class _LoopThread:
-    """Event loop on a thread of its own, for work from other threads."""
+    """Event loop on a thread of its own, which other threads give work to."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()

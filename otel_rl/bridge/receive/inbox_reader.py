@@ -1,8 +1,9 @@
 """Reads the inboxes of a run: requests that workers on this host have left in files.
 
-They take the same way as those that come over HTTP. Their batches, and the positions up to which
-the segments are read, are journaled in one transaction, and a segment is removed after the one that
-has its end: what is in a file is in the run once, whenever the bridge or a worker is killed.
+These requests take the same way as those that come over HTTP. Their batches, and the positions up
+to which the segments are read, are journaled in one transaction, and a segment is removed after the
+transaction that has its end: so every request of a file is in the run once, whenever the bridge or
+a worker is killed.
 """
 
 import logging
@@ -29,8 +30,6 @@ from otel_rl.inbox import (
 )
 from otel_rl.records import Batch
 
-__all__ = ["InboxReader", "Keep"]
-
 _log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.1
@@ -41,7 +40,7 @@ _READ_BYTES: Final = 1 << 20
 
 
 class Keep(Protocol):
-    """Makes batches durable together with the positions up to which segments are read."""
+    """Makes batches durable, together with the positions up to which segments are read."""
 
     def __call__(
         self, batches: Sequence[Batch], positions: Mapping[str, int], removed: Sequence[str], /
@@ -59,7 +58,7 @@ class _Worker(NamedTuple):
 
 @dataclass(slots=True)
 class _Turn:
-    """What was read of the workers and is not journaled yet."""
+    """What was read from the workers' segments and is not journaled yet."""
 
     batches: list[Batch] = field(default_factory=list)
     positions: dict[str, int] = field(default_factory=dict)
@@ -67,18 +66,18 @@ class _Turn:
 
 
 class InboxReader:
-    """Reads in a thread of its own, from ``start`` to ``stop``.
+    """Reads inboxes in a thread of its own, from ``start`` to ``stop``.
 
     Args:
-        inboxes: Directories, of one run on one or several hosts.
-        keep: Makes their batches durable.
-        positions: Returns what was given to ``keep`` before.
+        inboxes: Directories of one run on one or several hosts.
+        keep: Makes the inboxes' batches durable.
+        positions: Returns the positions that were given to ``keep`` before.
 
     Attributes:
-        living: Number of workers that were there at the last look.
-        is_empty: Whether everything was read then.
-        last_s: When a worker was there, on the monotonic clock.
-        was_killed: Whether the worker that was the last one to go has not ended in order.
+        living: Number of workers that were alive at the last look.
+        is_empty: Whether everything was read at the last look.
+        last_s: Time of the monotonic clock at which a worker was last alive.
+        was_killed: Whether the last worker to disappear has not ended in order.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class InboxReader:
         self._thread.start()
 
     def stop(self) -> None:
-        """Read what is there, and end the thread."""
+        """Read what the inboxes hold, and end the thread."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -129,13 +128,13 @@ class InboxReader:
             self._stopping.wait(pause_s)
 
     def look(self) -> bool:
-        """Take what workers have written since the last look, up to a bound.
+        """Take in what workers have written since the last look, up to a bound.
 
         Returns:
-            Whether there was anything.
+            Whether workers had written anything.
 
         Raises:
-            OtelRLError: It cannot be taken now; the next look goes on with it.
+            OtelRLError: The requests cannot be stored now; the next look goes on with them.
         """
         found = {inbox: segments(inbox) for inbox in self._inboxes}
         self._known |= {_Worker(inbox, name) for inbox, of in found.items() for name in of}
@@ -172,7 +171,7 @@ class InboxReader:
                     worker.lock.unlink(missing_ok=True)
 
     def _read_worker(self, paths: Sequence[Path], *, lives: bool) -> bool:
-        """Read the segments of a worker, up to a bound. Returns whether there was anything."""
+        """Read the segments of a worker, up to a bound. Returns whether they held anything new."""
         room = _READ_BYTES
         for number, path in enumerate(paths, 1):
             is_whole = number < len(paths) or not lives
@@ -182,7 +181,6 @@ class InboxReader:
         return room < _READ_BYTES
 
     def _read_segment(self, path: Path, room: int, *, is_whole: bool) -> int:
-        """Read a part of a segment."""
         begin = position = self._positions.get(path.name, 0)
         try:
             for record in records(path, begin, room):
@@ -202,7 +200,7 @@ class InboxReader:
         return position - begin
 
     def _take(self, record: Record) -> None:
-        """Take a request as one over HTTP; one that would be refused there is refused here."""
+        """Take in a request like one over HTTP; it is refused if HTTP would refuse it."""
         try:
             limit = self._intake.limits.max_body_bytes
             if len(record.body) > limit:
@@ -214,7 +212,7 @@ class InboxReader:
             self._intake.answer(error, Where.INBOX)
 
     def _settle(self) -> None:
-        """Journal what was read, and remove the segments that are read to their end."""
+        """Journal what was read, and remove the segments that were read to their end."""
         turn = self._turn
         if turn.batches or turn.positions:
             self._keep(turn.batches, turn.positions, self._removed)

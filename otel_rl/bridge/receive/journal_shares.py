@@ -1,38 +1,31 @@
 """Share of the journal that the experiments of each token may use together.
 
 Usage covers everything of a run: its batches and all that was made of them. A request is refused
-once its token has used up its share. Rows may need more room than the batches they come from, so a
-commit may take a token up to ``_MOST_SHARES`` of its share.
+once its token has used up its share, and no more rows are made once the rows alone use up the
+share. Work that was begun before goes on: the journal has room for twice its bound.
 """
 
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from otel_rl.bridge.journal.interface import Use
 from otel_rl.bridge.receive.tokens import TokenShares
-from otel_rl.errors import JournalError, JournalFull, ShareUsedUp
+from otel_rl.errors import JournalError, JournalFull
 from otel_rl.records import Batch, ExperimentKey
-
-__all__ = ["JournalShares"]
 
 _ASK_EVERY_S = 1.0
 
-# The journal has room for twice its bound. The rest is for what the figures leave out: free parts
-# of pages, and batches that are being stored.
-_MOST_SHARES: Final = 1.75
-
 
 class JournalShares:
-    """Holds each token to its share of the journal. Implements ``Room``. Any thread may call it.
+    """Holds each token to its share of the journal. Any thread may call any method.
 
-    Bytes taken since the last query of the journal are added to its answer, so nothing is missed;
-    room freed in between counts from the next answer.
+    Bytes taken since the last query of the journal are added to the query's result, so none is
+    missed; room that was freed in between counts from the next query on.
 
     Args:
-        in_use: Returns the bytes of each run; called at most once a second.
+        in_use: Returns the bytes of each run; it is called at most once a second.
         owner_of: Returns the token of an experiment.
     """
 
@@ -51,7 +44,6 @@ class JournalShares:
         self._clock_s = clock_s
         # _lock guards everything below. The journal is queried without it.
         self._lock = threading.Lock()
-        self._runs: dict[ExperimentKey, Use] = {}
         self._used: Counter[str] = Counter()
         self._made: Counter[str] = Counter()  # the part of it that is not batches
         self._since: Counter[str] = Counter()  # taken since the last query of the journal
@@ -84,35 +76,14 @@ class JournalShares:
                     raise _full(token, used, share)
             self._since += sizes
 
-    def is_left(self, key: ExperimentKey, /) -> bool:
+    def is_left(self, key: ExperimentKey) -> bool:
+        """Return whether more of the tenant's batches may be made into rows."""
         if not self.is_shared:
             return True
         self._ask_if_due()
         token = self._owner_of(key)
         with self._lock:
             return self._made[token] < self._shares.of(token, self._max_bytes)
-
-    def check(self, uses: Mapping[ExperimentKey, Use], /) -> None:
-        grown: Counter[str] = Counter()
-        for key, use in uses.items():
-            grown[self._owner_of(key)] += use.total - self._known(key).total
-        with self._lock:
-            for token, growth in grown.items():
-                used, share = self._used[token], self._shares.of(token, self._max_bytes)
-                if growth > 0 and used + growth > _MOST_SHARES * share:
-                    raise _full(token, used, share)
-
-    def made(self, uses: Mapping[ExperimentKey, Use], /) -> None:
-        for key, use in uses.items():
-            token, before = self._owner_of(key), self._known(key)
-            with self._lock:
-                self._runs[key] = use
-                self._used[token] += use.total - before.total
-                self._made[token] += use.made - before.made
-
-    def _known(self, key: ExperimentKey) -> Use:
-        with self._lock:
-            return self._runs.get(key, Use(0, 0))
 
     def _ask_if_due(self) -> None:
         with self._lock:
@@ -127,8 +98,7 @@ class JournalShares:
         used: Counter[str] = Counter()
         made: Counter[str] = Counter()
         try:
-            runs = dict(self._in_use())
-            for key, use in runs.items():
+            for key, use in self._in_use().items():
                 token = self._owner_of(key)
                 used[token] += use.total
                 made[token] += use.made
@@ -136,7 +106,7 @@ class JournalShares:
             return  # the next writer gets the error; the figures stay
         else:
             with self._lock:
-                self._runs, self._used, self._made = runs, used, made
+                self._used, self._made = used, made
                 self._since -= before  # in the answer, or never stored
         finally:
             with self._lock:
@@ -145,7 +115,7 @@ class JournalShares:
 
 
 def _full(token: str, used: int, share: int) -> JournalFull:
-    return ShareUsedUp(
+    return JournalFull(
         f"The experiments of token {token} have {used} bytes in the journal, of which its share is"
         f" {share}.",
         hint="Raise its share or journal.max_bytes; senders retry meanwhile.",

@@ -1,12 +1,10 @@
-"""Bounds of the receive stage: those that people set, and those that hold for all bridges."""
+"""Bounds of the receive stage: settings that people set, and bounds that hold for all bridges."""
 
 from typing import Self
 
 from pydantic import Field
 
 from otel_rl.setting_types import Seconds, Section, Size
-
-__all__ = ["MAX_HEAD_BYTES", "ReceiveLimits", "ReceiveSettings", "is_over"]
 
 MAX_HEAD_BYTES = 16 << 10
 """Most bytes of a request before its body, and of a gRPC call's metadata."""
@@ -18,7 +16,7 @@ _BODIES = 16
 class ReceiveSettings(Section):
     """Bounds on one request and on all requests together, as people set them.
 
-    Each refusal is answered with its reason and counted.
+    Each refusal is answered with its reason, and counted.
     """
 
     # Exporters send at most 4 MiB, gRPC's default.
@@ -34,7 +32,7 @@ class ReceiveSettings(Section):
 
 
 class ReceiveLimits(ReceiveSettings):
-    """The same, with the bounds that hold for all bridges."""
+    """The settings of ``ReceiveSettings``, with the bounds that hold for all bridges."""
 
     # At least twice the largest body: one that compresses badly is held twice while it is read.
     max_in_flight_bytes: Size = Field(_BODIES * (16 << 20), ge=1 << 10)
@@ -139,7 +137,6 @@ class ReceiveLimits(ReceiveSettings):
 
     @classmethod
     def of(cls, settings: ReceiveSettings) -> Self:
-        """Return the bounds of a bridge with these settings."""
         return cls(**settings.model_dump(), max_in_flight_bytes=_BODIES * settings.max_body_bytes)
 
 

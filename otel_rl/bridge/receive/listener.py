@@ -1,8 +1,8 @@
 """Listening socket that bounds its open connections and refuses further ones.
 
-Connections count from ``accept``, so unfinished TLS handshakes count, too. At the bound, the
-address with the most connections yields to one that has fewer: its oldest connection that waits for
-its sender is closed.
+Connections count from ``accept`` on, so unfinished TLS handshakes count, too. At the bound, the
+address with the most connections yields to an address that has fewer: its oldest connection that
+waits for its sender is closed.
 """
 
 import contextlib
@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable
 
 from otel_rl.bridge.receive.senders import address_of
-
-__all__ = ["BoundedListener"]
 
 # Refused connections stay open this long, or until this many newer ones are refused: closing one
 # with unread bytes of the sender would reset it, and the sender would not see the answer.
@@ -25,10 +23,10 @@ _MAX_LEAVING = 64
 
 
 class BoundedListener(socket.socket):
-    """Accepts at most ``max_connections`` at a time. Used by one thread.
+    """Accepts at most ``max_connections`` at a time. One thread uses it.
 
     Args:
-        max_connections: Open at once.
+        max_connections: Number of connections that are open at once.
         farewell: Bytes sent to a refused connection before it is closed; may be empty.
         on_refused: Called for each connection that is refused, or closed for another.
     """
@@ -57,7 +55,7 @@ class BoundedListener(socket.socket):
         """Return the next connection.
 
         Raises:
-            ConnectionAbortedError: One was refused. asyncio goes on with the next.
+            ConnectionAbortedError: A connection was refused. asyncio goes on with the next one.
         """
         connection, peer = super().accept()
         address = address_of(str(peer[0])) if isinstance(peer, tuple) and peer else ""
@@ -79,7 +77,7 @@ class BoundedListener(socket.socket):
             self._busy.discard(number)
 
     def _make_room(self, address: str) -> bool:
-        """Close a connection of the address that has most, unless that is the new one's."""
+        """Close a connection of the address with most connections, unless that is the new one's."""
         most = max(self._of_address.values(), key=len, default={})
         if len(self._of_address.get(address, ())) + 1 >= len(most):
             return False

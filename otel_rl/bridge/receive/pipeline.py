@@ -13,20 +13,19 @@ from functools import partial
 from otel_rl.bridge.counters import Counter, Counters, Outcome, Refusal, Where
 from otel_rl.bridge.otlp.columns import InDoubt
 from otel_rl.bridge.receive.answers import UNFORESEEN, Answer, Overflow, answer_to
+from otel_rl.bridge.receive.audit import Audit, OnceAMinute
 from otel_rl.bridge.receive.experiments import Experiments, Newcomers
 from otel_rl.bridge.receive.gate import Gate, Held, InFlight, Sender
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.parsing.otlp_json import parse_json
 from otel_rl.bridge.receive.refused_items import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest
-from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens, token_of
+from otel_rl.bridge.receive.tokens import Grant, Tokens, token_of
 from otel_rl.bridge.receive.validation.rules import Problem
 from otel_rl.bridge.receive.validation.sanitize import Admission
 from otel_rl.bridge.receive.validation.validate import Validated, validate, validate_known
 from otel_rl.errors import Unauthenticated
 from otel_rl.records import Batch, ExperimentKey, Signal
-
-__all__ = ["IngestPipeline", "Storage"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,13 +44,14 @@ _OWN, _LEAST = 4, 16
 # JSON becomes objects of Python, which take more time and memory than protobuf.
 _WEIGHT_OF_JSON = 8
 
-_TOLD = frozenset({Refusal.NO_EXPERIMENT, Refusal.NOT_ALLOWED})
+_TOLD = frozenset({Refusal.NO_EXPERIMENT, Refusal.NOT_ALLOWED, Refusal.WRONG_TEAM})
 
-_LOG_INTERVAL_S = 60.0  # a sender retries every second; its error is worth one line a minute
+# Reasons, addresses and tokens with a line of their own in a minute: a sender retries every second.
+_MAX_LOGGED = 256
 
 
 class _Round(threading.local):
-    """One round of the event loop of a server.
+    """One round of a server's event loop.
 
     Attributes:
         spent_s: CPU time that the round has spent on reading requests.
@@ -65,14 +65,15 @@ class _Round(threading.local):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where the batches of requests go.
+    """Destination of the batches of requests.
 
     Attributes:
-        keep: Makes the batches of a request durable, and says so by its future, which is not
-            cancelled. Where it cannot, that is JournalFull or JournalClosed; the sender then
+        keep: Makes the batches of a request durable, and completes a future, which is not
+            cancelled. If it cannot, the error is JournalFull or JournalClosed; the sender then
             retries.
         problem: Returns why nothing is stored until an operator acts; empty if all is well.
-        name: Returns the run that a sender's run is here; None where each is the sender's.
+        name: Returns the name under which a sender's run is stored; None if names stay the
+            senders'.
     """
 
     keep: Callable[[Sequence[Batch]], Future[None]]
@@ -83,13 +84,19 @@ class Storage:
 class IngestPipeline:
     """Takes requests from any thread and hands validated batches to the storage.
 
-    One for all servers of a bridge, so that its bounds hold for all of them together.
+    All servers of a bridge share one pipeline, so that its bounds hold for all of them together.
 
     Args:
-        tokens: Known tokens; without it no token is required.
+        tokens: Known tokens; None requires no token.
         experiments: Bounds the number of experiments.
         overflow: Points that were dropped after their request was answered.
+        audit: Log of who writes which run.
+
+    Attributes:
+        notice: Text that an operator should see though requests are accepted; empty for none.
     """
+
+    notice = ""
 
     def __init__(
         self,
@@ -101,14 +108,16 @@ class IngestPipeline:
         tokens: Tokens | None = None,
         experiments: Experiments | None = None,
         overflow: Overflow | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self.storage = storage
         self.limits = limits
-        self.tokens = tokens or Tokens(AuthSettings())
+        self.tokens = tokens or Tokens(())
         self._names: dict[ExperimentKey, ExperimentKey] = {}
         self._counters = counters
         self._clock_ns = clock_ns
         self._overflow = overflow or Overflow()
+        self._audit = audit or Audit()
         shares = self.tokens.shares
         self._experiments = experiments or Experiments(limits.max_experiments, shares=shares)
         self._in_flight = InFlight(
@@ -124,9 +133,7 @@ class IngestPipeline:
         )
         self._storing: set[Future[None]] = set()
         self._round = _Round()
-        # _lock guards _next_log_s.
-        self._lock = threading.Lock()
-        self._next_log_s: dict[str, float] = {}  # by kind of line
+        self._log_lines = OnceAMinute(_MAX_LOGGED)  # by reason, address and token
 
     def settle(self) -> None:
         wait([*self._storing])
@@ -135,11 +142,13 @@ class IngestPipeline:
         self._threads.shutdown()
 
     def grant_to(self, host: str, target: str, authorization: str | None) -> Grant | None:
-        """Return the grant of an export, see ``Tokens.grant``, and log who has no known token."""
+        """Return an export's grant, see ``Tokens.grant``; log senders without a known token."""
         try:
-            return self.tokens.grant(authorization)
+            grant = self.tokens.grant(authorization)
+            if grant is not None and not grant.may_write:
+                raise Unauthenticated(f"The bearer token of team {grant.name} may only read.")
         except Unauthenticated as exc:
-            if self._may_log("unauthenticated"):
+            if self._log_lines.is_due("unauthenticated", host, exc.args[0]):
                 _log.warning(
                     "A request from %s to %s is refused: %s Its sender loses the data, and so may "
                     "others; see `otel-rl help security`.",
@@ -148,13 +157,14 @@ class IngestPipeline:
                     exc.args[0],
                 )
             raise
+        return grant
 
     def hold(self, grant: Grant | None = None) -> AbstractContextManager[Held]:
         """Account for a request's bytes in flight until the end of the block."""
         return self._in_flight.hold(token_of(grant))
 
     async def unpacked(self, unpack: Callable[[], bytes], n_bytes: int, sender: Sender) -> bytes:
-        """Return what ``unpack`` makes of ``n_bytes``, in a thread when it is the sender's turn."""
+        """Return the result of ``unpack``, run in a thread when it is the sender's turn."""
         return await self._gate.run(sender, n_bytes, self._threads, unpack)
 
     async def taken(
@@ -168,8 +178,8 @@ class IngestPipeline:
     ) -> Validated:
         """Do the same as ``take`` on an event loop.
 
-        A short request of which everything is known is read at once: that takes less than to hand
-        it to a thread. Any other one is read in a thread when it is the sender's turn.
+        A short request that only has known identities is read at once: reading takes less time than
+        handing it to a thread. Any other request is read in a thread when it is the sender's turn.
         """
         now_ns = self._clock_ns()
         with self._experiments.request(token_of(grant)) as newcomers:
@@ -185,12 +195,19 @@ class IngestPipeline:
             if admitted.batches:
                 await self._stored(admitted.batches)
                 newcomers.keep(runs)
-        return self._counted(signal, admitted)
+                self._audit.wrote(
+                    grant,
+                    sender[1],
+                    signal=signal,
+                    runs=[batch.experiment for batch in admitted.batches],
+                    shares=self.tokens.shares,
+                )
+        return self._counted(signal, admitted, sender)
 
     def _read_if_known(
         self, payload: bytes, grant: Grant | None, now_ns: int
     ) -> tuple[Sequence[ExperimentKey], Validated] | None:
-        """Read a request on the event loop; None if it is in doubt, or the round has no time."""
+        """Read a request on the event loop; None if it is in doubt or the round has no time."""
         this_round = self._round
         if this_round.spent_s >= _ROUND_S:
             return None
@@ -225,10 +242,10 @@ class IngestPipeline:
     ) -> Validated:
         """Validate a request and make it durable. Blocks for the disk.
 
-        Its items are counted once it is durable, so a retry after an error is not counted twice.
+        Items are counted once they are durable, so a retry after an error is not counted twice.
 
         Args:
-            accept: Takes its batches, in place of what makes them durable.
+            accept: Takes the batches of the request in place of the storage.
 
         Raises:
             RequestError: The sender should not send this again.
@@ -245,7 +262,7 @@ class IngestPipeline:
                 else:
                     accept(admitted.batches)
                 newcomers.keep(runs)
-        return self._counted(signal, admitted)
+        return self._counted(signal, admitted, (token_of(grant),))
 
     def _read(
         self,
@@ -262,7 +279,7 @@ class IngestPipeline:
         return self._named(validate(signal, request, self.limits, now_ns, admission))
 
     def _named(self, validated: Validated) -> tuple[Sequence[ExperimentKey], Validated]:
-        """Return the runs of a request, by both sides' names, and the renamed result."""
+        """Return a request's runs under their sent and stored names, and the renamed result."""
         sent = dict.fromkeys(batch.experiment for batch in validated.batches)
         name = self.storage.name
         if name is None:
@@ -282,9 +299,9 @@ class IngestPipeline:
             },
         )
 
-    def _counted(self, signal: Signal, admitted: Validated) -> Validated:
-        """Count a request that is durable, and add the losses of earlier ones to its answer."""
-        self._count(signal, admitted)
+    def _counted(self, signal: Signal, admitted: Validated, sender: Sender) -> Validated:
+        """Count a durable request, and add the losses of earlier requests to its answer."""
+        self._count(signal, admitted, sender)
         points, message = self._overflow.take(admitted.batches)
         if not points:
             return admitted
@@ -300,33 +317,33 @@ class IngestPipeline:
     def answer(self, error: BaseException, where: Where) -> tuple[Answer, str]:
         """Return the answer and its message for a request that ended in ``error``, and count it.
 
-        An unforeseen error is logged, at most once a minute, and not described to the sender: it
-        may contain anything.
+        An unforeseen error is logged, at most once a minute, and not described to the sender,
+        because its text may contain anything.
         """
         answer = answer_to(error)
         self.count(answer.outcome)
         if answer is not UNFORESEEN:
             return answer, str(error)
         self.count_failure(where)
-        if self._may_log("unforeseen"):
+        if self._log_lines.is_due("unforeseen"):
             _log.error("A request failed unexpectedly, the sender will retry.", exc_info=error)
         return answer, "The bridge failed to store the request. See its log."
 
-    def _problem_if_known(self, grant: Grant | None, key: ExperimentKey) -> Problem:
-        """Return why nothing of a known run is accepted, without waiting for anything.
+    def _problem_if_known(self, grant: Grant | None, key: ExperimentKey, team: str) -> Problem:
+        """Return why nothing of a known run is accepted, without waiting.
 
         Raises:
-            InDoubt: It is none.
+            InDoubt: The run is not known.
         """
         if not self._experiments.knows(key) or (self.storage.name and key not in self._names):
             raise InDoubt
-        return grant.problem(key) if grant is not None else None
+        return grant.problem(key, team) if grant is not None else None
 
     @property
     def _max_objects(self) -> int:
         return max(1, self.limits.max_messages_per_request // _MESSAGES_PER_OBJECT)
 
-    def _count(self, signal: Signal, admitted: Validated) -> None:
+    def _count(self, signal: Signal, admitted: Validated, sender: Sender) -> None:
         spec = SIGNALS[signal]
         self.count(Outcome.PARTIAL if admitted.message else Outcome.OK)
         self._counters.add(spec.accepted_counter, admitted.accepted)
@@ -341,19 +358,18 @@ class IngestPipeline:
 
         # No run shows it, and many senders do not print what they are answered.
         reasons = {reason for _, reason in admitted.refused_of_runs} & _TOLD
-        if any(self._may_log(reason) for reason in reasons):
-            _log.warning("%s", admitted.message)
-
-    def _may_log(self, kind: str) -> bool:
-        now_s = time.monotonic()
-        with self._lock:
-            if now_s < self._next_log_s.get(kind, 0.0):
-                return False
-            self._next_log_s[kind] = now_s + _LOG_INTERVAL_S
-            return True
+        token, host = (*sender, "")[:2]
+        if any(self._log_lines.is_due(reason, host, token) for reason in reasons):
+            _log.warning(
+                "A part of a request from %s with %s is refused: %s",
+                host or "an inbox",
+                f"token {token}" if token else "no token",
+                admitted.message,
+            )
 
 
-def _problem(grant: Grant | None, newcomers: Newcomers, key: ExperimentKey) -> Problem:
+def _problem(grant: Grant | None, newcomers: Newcomers, key: ExperimentKey, team: str) -> Problem:
     """Return why nothing of ``key`` is accepted: not granted to the sender, or no room."""
-    forbidden = grant.problem(key) if grant is not None else None
-    return forbidden or newcomers.problem(key)
+    if grant is None:
+        return newcomers.problem(key)
+    return grant.problem(key, team) or newcomers.problem(key, grant.team(team))

@@ -1,10 +1,10 @@
-"""uvicorn's HTTP/1.1 protocol on httptools, with bounds on the data and the time of a sender.
+"""uvicorn's HTTP/1.1 protocol on httptools, with bounds on a sender's data and time.
 
 By itself the parser bounds neither headers nor trailers, nor the requests that a sender sends
 ahead; and uvicorn waits without limit for headers, and for the sender to read its answer, so a few
 thousand half-open requests would take every file descriptor of the bridge. Between requests
-uvicorn's own keep-alive timeout holds; the timeout of a body is in ``body.py``. A gRPC client at
-the HTTP port gets an answer that names the right port.
+uvicorn's own keep-alive timeout holds; ``body.py`` has the timeout of a body. A gRPC client at the
+HTTP port gets an answer that names the right port.
 """
 
 import asyncio
@@ -22,8 +22,6 @@ from uvicorn.server import ServerState
 
 from otel_rl.bridge.counters import Outcome
 from otel_rl.bridge.receive.limits import MAX_HEAD_BYTES
-
-__all__ = ["BoundedProtocol", "SenderBounds"]
 
 # uvicorn logs a warning for every request that is not HTTP. Here they are counted.
 _log = logging.getLogger(__name__)
@@ -45,12 +43,12 @@ _CLOSING_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SenderBounds:
-    """Timeouts of every connection of a server, and the functions that are told of events.
+    """Timeouts of every connection of a server, and functions that are called at events.
 
     Attributes:
-        header_timeout_s: From the first byte of a request, or from the connection if it is the
-            first one, to the end of the headers.
-        answer_timeout_s: For the sender to make room for an answer.
+        header_timeout_s: Seconds from the first byte of a request, or from the connection for the
+            first request, to the end of the headers.
+        answer_timeout_s: Seconds for the sender to make room for an answer.
         count: Counts a request that ended before it reached the application.
         set_busy: Called with a file descriptor and whether that connection has a complete request.
         on_http2: Counts an HTTP/2 connection, and returns the advice for its sender.
@@ -66,7 +64,7 @@ class SenderBounds:
 class BoundedProtocol(HttpToolsProtocol):
     """Parses a bounded part of a sender's data, and the rest when its answer is due.
 
-    Closes connections that are too slow to send headers or to read answers.
+    It closes connections that are too slow to send headers or to read answers.
     """
 
     def __init__(
@@ -97,7 +95,10 @@ class BoundedProtocol(HttpToolsProtocol):
     # What the event loop calls
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timeout of the first request. Read on only when nothing waits to be parsed."""
+        """Start the timeout of the first request.
+
+        Reading goes on only when nothing waits to be parsed.
+        """
         # One transport for both directions, as in uvicorn.
         super().connection_made(transport)
         self.flow = _Flow(transport, lambda: not (self.pipeline or self._unparsed))
@@ -143,7 +144,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # What uvicorn calls
 
     def shutdown(self) -> None:
-        """End the connection, after the request in progress."""
+        """End the connection after the request in progress."""
         super().shutdown()
         if self.transport.is_closing():
             self._closing.start()
@@ -166,7 +167,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # What the parser calls
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; trailers are ignored, since the request is being handled already."""
+        """Take a header; trailers are ignored, because the request is being handled already."""
         if self._is_in_head:
             super().on_header(name, value)
 
@@ -187,7 +188,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _parse(self) -> None:
-        """Parse the data that has arrived, up to a request that has to wait for its turn."""
+        """Parse the data that has arrived, up to a request that must wait for its turn."""
         while self._unparsed and not self.pipeline and not self._is_broken:
             data = self._unparsed.popleft()
             self._pending_bytes += len(data)
@@ -297,10 +298,10 @@ def _slices(data: bytes) -> list[bytes]:
 def _without_offer(
     parser: httptools.HttpRequestParser, url: bytes, headers: list[tuple[bytes, bytes]]
 ) -> bytes:
-    """Return the head of a request without its offer of another protocol, to be parsed again.
+    """Return a request's head without its offer of another protocol, for parsing it again.
 
-    A server may ignore it (RFC 9110, section 7.8). The parser takes what follows the head for the
-    other protocol, also where that is a body.
+    A server may ignore the offer (RFC 9110, section 7.8). The parser takes whatever follows the
+    head for the other protocol, even if it is a body.
     """
     version = parser.get_http_version().encode()
     head = [b"%b %b HTTP/%b" % (parser.get_method(), url, version)]

@@ -6,8 +6,6 @@ from otel_rl.bridge.counters import Refusal
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable
 
-__all__ = ["MAX_MESSAGE_BYTES", "Refusals", "by_reason", "shorten"]
-
 MAX_MESSAGE_BYTES = 4096  # Go's client reads 64 KiB of an answer, logs show far less
 
 _MAX_DETAIL_BYTES = 200
@@ -18,6 +16,10 @@ _HINTS = {
         "rl.experiment.name=NAME, or give the bridge a default_experiment."
     ),
     Refusal.NOT_ALLOWED: "Use another experiment name, or have the token's experiments extended.",
+    Refusal.WRONG_TEAM: (
+        "Only a collector whose token has gateway = true names teams, by the resource attribute "
+        "otel_rl.team; see `otel-rl help teams`."
+    ),
     Refusal.TOO_MANY_EXPERIMENTS: "Reuse experiment and trial names, or raise the bridge's limit.",
     Refusal.SHARE_USED_UP: (
         "Reuse experiment and trial names, wait until some have ended, or have the token's share "
@@ -47,7 +49,7 @@ class Refusals:
     """Counts refused items, and keeps the first example of each reason.
 
     Args:
-        unit: Items that are counted, in the plural, e.g. "data points".
+        unit: Name of the counted items, in the plural, e.g. "data points".
     """
 
     def __init__(self, unit: str) -> None:
@@ -61,7 +63,7 @@ class Refusals:
     ) -> None:
         """Count ``n`` refused items. ``detail`` names the fault, as a sentence without stop.
 
-        Without items nothing is counted or reported.
+        If ``n`` is 0, nothing is counted or reported.
         """
         if n:
             self.of_runs[run, reason] = self.of_runs.get((run, reason), 0) + n
@@ -72,7 +74,7 @@ class Refusals:
         self._examples.setdefault(("exemplars", reason), detail)
 
     def message(self) -> str:
-        """Return the message, one line up to ``MAX_MESSAGE_BYTES``; empty if none was refused."""
+        """Return the message, one line up to ``MAX_MESSAGE_BYTES``; empty for no refusals."""
         sentences = []
         items = by_reason(self.of_runs)
         for (unit, reason), detail in self._examples.items():
@@ -94,7 +96,7 @@ def by_reason(
 
 
 def shorten(text: str, max_bytes: int) -> str:
-    """Cut to ``max_bytes`` of UTF-8, between characters, with "..." at the end if it was cut."""
+    """Cut a text to ``max_bytes`` of UTF-8, between characters; a cut text ends with "..."."""
     encoded = text.encode()
     if len(encoded) <= max_bytes:
         return text

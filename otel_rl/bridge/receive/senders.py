@@ -1,10 +1,8 @@
-"""Addresses of senders: whose share a request takes."""
+"""Addresses of senders, by which requests are attributed to shares."""
 
 import ipaddress
 from functools import lru_cache
 from urllib.parse import unquote
-
-__all__ = ["address_of", "host_of_call", "peer_of_call"]
 
 _IPV6_PREFIX_BITS = 64  # a host of IPv6 has all addresses of such a network
 

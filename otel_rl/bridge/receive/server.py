@@ -24,8 +24,6 @@ from otel_rl.bridge.receive.protocol import BoundedProtocol, SenderBounds
 from otel_rl.bridge.receive.tls import Tls, exposure
 from otel_rl.errors import ConfigError
 
-__all__ = ["HttpServer"]
-
 _log = logging.getLogger(__name__)
 
 # Kernel buffer of each connection. Answers are small; by default it grows to megabytes for a sender
@@ -44,11 +42,12 @@ class HttpServer:
     final; ``start`` begins to answer. Connections made in between wait.
 
     Args:
-        port: 0 picks a free one.
+        port: TCP port; 0 picks a free one.
         grpc: OTLP/gRPC address as ``host:port``, for gRPC clients that connect here by mistake.
-        routes: Of pages beside OTLP, that do not block.
-        is_health_only: Answer ``GET /healthz`` and nothing else.
-        takes_exports: False answers only ``routes`` and ``GET /healthz``.
+        routes: Routes of pages beside OTLP, which do not block.
+        metrics: Returns the text of ``GET /metrics``; with it the server is a health port, which
+            answers only ``GET /healthz`` and ``GET /metrics``.
+        takes_exports: Whether exports are answered; else only ``routes`` and ``GET /healthz`` are.
 
     Raises:
         ConfigError: The address cannot be bound.
@@ -63,11 +62,11 @@ class HttpServer:
         *,
         grpc: str | None = None,
         routes: Sequence[BaseRoute] = (),
-        is_health_only: bool = False,
+        metrics: Callable[[], str] | None = None,
         takes_exports: bool = True,
     ) -> None:
         limits = intake.limits
-        name = "health" if is_health_only else "http"
+        name = "http" if metrics is None else "health"
         self._socket = _listen(name, (host, port), intake, has_tls=tls is not None)
         self._address = _address_of(self._socket)
         danger = exposure(
@@ -76,7 +75,7 @@ class HttpServer:
             has_tls=tls is not None,
             is_mutual=tls is not None and tls.is_mutual,
         )
-        if danger and not is_health_only:
+        if danger and metrics is None:
             _log.warning("OTLP/HTTP: %s", danger)
         self._intake = intake
         self._grpc = grpc
@@ -89,9 +88,9 @@ class HttpServer:
             on_http2=self._on_http2,
         )
         config = uvicorn.Config(
-            create_health_app(intake)
-            if is_health_only
-            else create_app(intake, routes, takes_exports=takes_exports),
+            create_app(intake, routes, takes_exports=takes_exports)
+            if metrics is None
+            else create_health_app(intake, metrics),
             # uvicorn calls the value; its annotation is a class.
             http=partial(BoundedProtocol, bounds=bounds),  # type: ignore[arg-type]
             loop="asyncio",  # other loops do not ask the listener for connections
@@ -111,7 +110,6 @@ class HttpServer:
 
     @property
     def address(self) -> str:
-        """Return the address as ``host:port``."""
         return self._address
 
     def start(self) -> None:
@@ -125,8 +123,8 @@ class HttpServer:
     def stop(self, grace_s: float = 5.0) -> None:
         """Stop listening, finish the requests in flight, then return. Idempotent.
 
-        Nothing is accepted after it returns. A request that is being stored is always waited for;
-        one whose body has not arrived after ``grace_s`` is cut off, and its sender retries.
+        Nothing is accepted after this returns. A request that is being stored is always waited for;
+        a request whose body has not arrived after ``grace_s`` is cut off, and its sender retries.
         """
         with self._lock:
             self._server.config.timeout_graceful_shutdown = math.ceil(grace_s)
@@ -144,7 +142,7 @@ class HttpServer:
         self.stop()
 
     def _on_http2(self) -> str:
-        """Count and log a gRPC client at the wrong port. On the server's thread."""
+        """Count and log a gRPC client at the wrong port. The server's thread calls this."""
         self._intake.count(Outcome.HTTP2)
         way_out = (
             f"OTLP/gRPC is on {self._grpc}: set OTEL_EXPORTER_OTLP_ENDPOINT to that, or write "
@@ -168,10 +166,9 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """Signals when it has begun to serve. Off the main thread it leaves signal handlers alone.
+    """Signals when it has begun to serve. Off the main thread it installs no signal handlers.
 
     Args:
-        config: For uvicorn's server.
         failed: Called for an exception that nobody else handles.
     """
 
@@ -222,7 +219,7 @@ def _listen(
 
 
 def _farewell(max_connections: int, retry_after_s: int) -> bytes:
-    """Build the answer to a connection over the bound; its request is not read."""
+    """Build the answer to a connection over the bound, whose request is not read."""
     message = f"The bridge has {max_connections} connections."
     status = status_message(TOO_MANY_CONNECTIONS, message, retry_after_s=retry_after_s)
     body = MessageToJson(status, indent=None).encode()

@@ -28,8 +28,6 @@ from otel_rl.bridge.counters import Counter
 from otel_rl.semconv import names
 from otel_rl.signals import Signal
 
-__all__ = ["SIGNALS", "ExportRequest", "ExportResponse", "SignalSpec"]
-
 ExportRequest = ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest
 """Request messages that the bridge accepts."""
 
@@ -41,16 +39,16 @@ ExportResponse = (
 
 @dataclass(frozen=True, slots=True)
 class SignalSpec:
-    """Terms of OTLP and counters of the bridge for one signal.
+    """OTLP's terms and the bridge's counters for one signal.
 
     Attributes:
-        items: Items of a request, in the plural.
+        items: Name of a request's items, in the plural.
         resources: Field of ``request`` that holds the items by resource.
         rejected: Field of ``partial_success`` that counts refused items.
-        refused_counter: Counts refused items, by reason.
+        refused_counter: Counter of refused items, by reason.
         item_types: Full names of the item messages.
-        markers: Byte strings, one of which is in every item that the bridge keeps. Empty if it
-            keeps all.
+        markers: Byte strings, one of which is in every item that the bridge keeps. Empty if the
+            bridge keeps all items.
     """
 
     request: type[ExportRequest]

@@ -1,6 +1,6 @@
 """TLS for both servers, from files that are checked before either of them listens.
 
-With ``client_ca`` it is mutual: the handshake fails for a sender without a certificate of that
+With ``client_ca`` TLS is mutual: the handshake fails for a sender without a certificate of that
 authority.
 """
 
@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from otel_rl.bridge.receive.tokens import read_secret, unreadable
+from otel_rl.bridge.private_files import read_secret, unreadable
 from otel_rl.errors import ConfigError
 
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["Tls", "TlsSettings", "exposure", "is_loopback", "listens_on_loopback", "load_tls"]
-
 
 class TlsSettings(BaseModel):
-    """TLS of OTLP over HTTP and gRPC. Without ``cert`` and ``key`` there is none."""
+    """TLS settings of OTLP over HTTP and gRPC. Without ``cert`` and ``key`` there is no TLS."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,8 +46,6 @@ class TlsSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """Contents of the TLS files, and the SSL context of HTTP."""
-
     certificate: bytes
     key: bytes = field(repr=False)
     authorities: bytes | None
@@ -57,7 +53,7 @@ class _Files:
 
 
 class Tls:
-    """TLS of the two servers. Connections begun after ``use`` get what it was given.
+    """TLS of the two servers. Connections begun after ``use`` get the files that it was given.
 
     Args:
         cert: See ``TlsSettings``.
@@ -65,12 +61,12 @@ class Tls:
         client_ca: See ``TlsSettings``.
 
     Attributes:
-        context: For HTTP.
-        credentials: For gRPC.
+        context: SSL context of the HTTP server.
+        credentials: Credentials of the gRPC server.
         is_mutual: Whether senders need a certificate.
 
     Raises:
-        ConfigError: Names the setting, the file and the fault.
+        ConfigError: A file cannot be used. The error names the setting, the file and the fault.
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
@@ -89,12 +85,11 @@ class Tls:
         """Read and check the files.
 
         Raises:
-            ConfigError: Names the setting, the file and the fault.
+            ConfigError: A file cannot be used. The error names the setting, the file and the fault.
         """
         return _load(*self._paths)
 
     def use(self, files: _Files) -> None:
-        """Use what was read from now on."""
         self._files = files
 
     def _choose(
@@ -115,7 +110,7 @@ def load_tls(settings: TlsSettings) -> Tls | None:
     """Read and check the files; None if none are set.
 
     Raises:
-        ConfigError: Names the setting, the file and the fault.
+        ConfigError: A file cannot be used. The error names the setting, the file and the fault.
     """
     if settings.cert is None or settings.key is None:
         return None
@@ -182,12 +177,12 @@ def is_loopback(host: str) -> bool:
 
 
 def listens_on_loopback(host: str) -> bool:
-    """Return whether a server on ``host``, which may be a name, is reached from here only."""
+    """Return whether only this machine reaches a server on ``host``, which may be a name."""
     return is_loopback(host) or bool(_loopback_of(host))
 
 
 def exposure(host: str, *, wants_token: bool, has_tls: bool, is_mutual: bool) -> str:
-    """Describe what is wrong with a server on ``host``, as a sentence; empty if nothing is."""
+    """Return a sentence on what is wrong with a server on ``host``; empty if nothing is."""
     if is_loopback(host):
         return ""
     # As /etc/hosts has it on many machines for their own name.
@@ -206,12 +201,12 @@ def exposure(host: str, *, wants_token: bool, has_tls: bool, is_mutual: bool) ->
         )
     return (
         f"{host} is reached from other machines and requires no token: each of them can write "
-        "runs. Set auth.tokens, or tls.client_ca, or put a collector with authentication in front."
+        "runs. Set team, or tls.client_ca, or put a collector with authentication in front."
     )
 
 
 def _loopback_of(name: str) -> str:
-    """Return the address that a server of this name listens on, if it is of loopback; else ""."""
+    """Return the address that a server with this name listens on, if it is loopback; else ""."""
     if not name:  # all networks
         return ""
     try:
@@ -223,7 +218,7 @@ def _loopback_of(name: str) -> str:
 
 
 def _address_for_others() -> str:
-    """Return the address by which other machines reach this one, or that of all its networks."""
+    """Return the address by which other machines reach this one, or the one of all networks."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses a route

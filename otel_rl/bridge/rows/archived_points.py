@@ -1,7 +1,8 @@
-"""Accepted values of a run, in columns, as its archive gets them."""
+"""Accepted values of a run in columns, for the run's archive."""
 
 from array import array
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +14,6 @@ from otel_rl.bridge.journal.state import (
     Number,
     Stored,
     encode,
-    prepared,
 )
 from otel_rl.records import (
     HistogramPoint,
@@ -22,10 +22,9 @@ from otel_rl.records import (
     SummaryPoint,
     SumPoint,
     Temporality,
+    Worker,
 )
 from otel_rl.semconv.spec import Instrument
-
-__all__ = ["ArchivedDetail", "ArchivedPart", "ArchivedPoints", "ArchivedSeries"]
 
 _NONE: Final = -(1 << 63)
 _LARGEST: Final = (1 << 63) - 1
@@ -33,22 +32,29 @@ _LARGEST: Final = (1 << 63) - 1
 _PART_VALUES: Final = 16_384
 """Values of a part: some hundred kilobytes."""
 
-_MAX_KNOWN: Final = 20_000
-"""Series whose encoding is kept, of some 200 bytes each."""
+_MAX_KNOWN: Final = 100_000
+"""Streams whose worker and metric are remembered, each in some 200 bytes."""
 
 _MEASURED: Final = 0
 _KINDS: Final = {Temporality.CUMULATIVE: 1, Temporality.DELTA: 2}
 _SHARE: Final = 3
 
 
-class ArchivedSeries(
+class ArchivedWorker(
     msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False
 ):
-    """A series with its worker."""
+    """The process that reports a series."""
 
     role: str
     instance: str
     index: int | None
+
+
+class ArchivedMetric(
+    msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False
+):
+    """What a series is of, beside its worker."""
+
     name: str
     unit: str
     attributes: tuple[tuple[str, str], ...]
@@ -57,8 +63,12 @@ class ArchivedSeries(
     scope: str
 
 
+_METRIC: Final = attrgetter("name", "unit", "attributes", "instrument", "data", "scope")
+"""What a metric is, of one of its series."""
+
+
 class ArchivedDetail(Stored, gc=False):
-    """Values of a histogram or summary beside its time and step; ``place`` has a column."""
+    """Further values of a histogram or summary; ``place`` has a column for its time and step."""
 
     place: Count
     count: Count
@@ -72,14 +82,17 @@ class ArchivedDetail(Stored, gc=False):
 class ArchivedPart(Stored, gc=False):
     """Accepted values of a run, in columns.
 
-    The first four have an element for each run of values of one series: its place in ``series``,
-    the number of values, the start of the counted interval, and 0 for measurements, 1 for a
-    cumulative point, 2 for a delta, 3 for a share of a step. The other three have one for each
-    value. The lowest integer stands for no start and no step.
+    ``workers`` and ``metrics`` say by whom and of what the values are, each under a number of this
+    part. The next five columns have an element for each group of consecutive values of one series:
+    its worker, its metric, the number of values, the start of the counted interval, and the kind: 0
+    for measurements, 1 for a cumulative point, 2 for a delta, 3 for a share of a step. The other
+    three have an element for each value. The lowest integer stands for no start and no step.
     """
 
-    series: Sequence[ArchivedSeries]
-    places: Integers
+    workers: dict[Count, ArchivedWorker]
+    metrics: dict[Count, ArchivedMetric]
+    of_workers: Integers
+    of_metrics: Integers
     lengths: Integers
     starts_ns: Integers
     kinds: bytes
@@ -90,18 +103,20 @@ class ArchivedPart(Stored, gc=False):
 
 
 class ArchivedPoints:
-    """Values since the last commit. One thread."""
+    """Accepted values since the last commit. One thread uses the object."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Any] = {}
         self._parts: list[tuple[int, bytes]] = []
+        # Numbers of workers and of metrics, and both of each stream.
+        self._workers: dict[Worker, int] = {}
+        self._metrics: dict[tuple[Any, ...], int] = {}
+        self._known: dict[int, tuple[int, int]] = {}
         self._begin()
 
     def _begin(self) -> None:
-        # Place of each series in the part, by the number of its stream.
-        self._order: dict[int, int] = {}
-        self._series: list[Any] = []
-        self._places, self._lengths = array("q"), array("q")
+        if len(self._known) > _MAX_KNOWN:
+            self._workers, self._metrics, self._known = {}, {}, {}
+        self._of_workers, self._of_metrics, self._lengths = array("q"), array("q"), array("q")
         self._starts_ns, self._kinds = array("q"), bytearray()
         self._times_ns, self._steps, self._values = array("q"), array("q"), array("d")
         self._details: list[ArchivedDetail] = []
@@ -127,16 +142,16 @@ class ArchivedPoints:
         values: Sequence[float],
         steps: Sequence[int | None],
     ) -> None:
-        """Add a measurement of each of some streams, as ``measured`` does."""
+        """Add one measurement for each of several streams, as ``measured`` does for one."""
         if len(self._values) >= _PART_VALUES:
             self._end_part()
-        order, known, n = self._order, self._known, len(numbers)
-        if not order.keys() >= {*numbers}:
+        known, n = self._known, len(numbers)
+        if not known.keys() >= {*numbers}:
             for number, one in zip(numbers, series, strict=True):
-                if number not in order:
-                    order[number] = len(self._series)
-                    self._series.append(known.get(number) or self._encoded(number, one))
-        self._places.extend([order[number] for number in numbers])
+                self._numbers(number, one)
+        of_workers, of_metrics = zip(*[known[number] for number in numbers], strict=True)
+        self._of_workers.extend(of_workers)
+        self._of_metrics.extend(of_metrics)
         self._lengths.extend([1] * n)
         self._starts_ns.extend([_NONE] * n)
         self._kinds.extend(bytes([_MEASURED]) * n)
@@ -176,7 +191,7 @@ class ArchivedPoints:
         self._values.append(0.0)
 
     def take(self) -> Sequence[tuple[int, bytes]]:
-        """Return everything since the last call, in parts: number of values and encoding."""
+        """Return the values since the last call in parts: number of values and encoding of each."""
         if self._values:
             self._end_part()
         parts, self._parts = self._parts, []
@@ -191,7 +206,6 @@ class ArchivedPoints:
         time_ns: int,
         step: int | None,
     ) -> None:
-        """Add all of one value but the value itself."""
         # A start is not checked at the door, unlike a time.
         self._run(number, series, 1, min(start_ns, _LARGEST) or _NONE, kind)
         self._times_ns.append(time_ns)
@@ -200,40 +214,32 @@ class ArchivedPoints:
     def _run(self, number: int, series: Series, length: int, start_ns: int, kind: int) -> None:
         if len(self._values) >= _PART_VALUES:
             self._end_part()
-        place = self._order.get(number)
-        if place is None:
-            place = self._order[number] = len(self._series)
-            self._series.append(self._encoded(number, series))
-        self._places.append(place)
+        of_worker, of_metric = self._numbers(number, series)
+        self._of_workers.append(of_worker)
+        self._of_metrics.append(of_metric)
         self._lengths.append(length)
         self._starts_ns.append(start_ns)
         self._kinds.append(kind)
 
-    def _encoded(self, number: int, series: Series) -> Any:
+    def _numbers(self, number: int, series: Series) -> tuple[int, int]:
         known = self._known.get(number)
         if known is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            worker = series.worker
-            known = self._known[number] = prepared(
-                ArchivedSeries(
-                    worker.role,
-                    worker.instance,
-                    worker.index,
-                    series.name,
-                    series.unit,
-                    series.attributes,
-                    series.instrument,
-                    series.data,
-                    series.scope,
-                )
+            known = self._known[number] = (
+                self._workers.setdefault(series.worker, len(self._workers)),
+                self._metrics.setdefault(_METRIC(series), len(self._metrics)),
             )
         return known
 
     def _end_part(self) -> None:
+        workers, metrics = [*self._workers], [*self._metrics]
         part = ArchivedPart(
-            self._series,
-            self._places,
+            {
+                number: ArchivedWorker(one.role, one.instance, one.index)
+                for number, one in [(number, workers[number]) for number in {*self._of_workers}]
+            },
+            {number: ArchivedMetric(*metrics[number]) for number in {*self._of_metrics}},
+            self._of_workers,
+            self._of_metrics,
             self._lengths,
             self._starts_ns,
             bytes(self._kinds),

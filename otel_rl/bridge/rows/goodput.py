@@ -1,4 +1,4 @@
-"""Goodput of a run: what its workers did with their time, and what of it was wasted."""
+"""Goodput of a run: how its workers spent their time, and how much of it was wasted."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
@@ -17,16 +17,6 @@ from otel_rl.records import Attempt
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlGoodputPartValues, RlOutcomeValues
 
-__all__ = [
-    "MAX_PLACES",
-    "TIMED",
-    "Goodput",
-    "Place",
-    "Places",
-    "ThrownAway",
-    "WorkOverTime",
-]
-
 _MAX_PARTS: Final = 1024
 _FINEST: Final = 20  # 2**20 ns are a millisecond
 _COARSEST: Final = 62
@@ -36,8 +26,8 @@ class WorkOverTime(Stored):
     """Seconds of work by time.
 
     Attributes:
-        shift: A part is 2**shift ns long.
-        parts: Seconds by number of the part.
+        shift: Each part is 2**shift ns long.
+        parts: Seconds of work by the number of the part.
     """
 
     shift: int = _FINEST
@@ -54,9 +44,9 @@ class WorkOverTime(Stored):
             self._join()
 
     def take(self, from_ns: int, until_ns: int) -> float:
-        """Remove the work between two times, and return its seconds.
+        """Remove the work between two times, and return the removed seconds.
 
-        The first part is taken as a whole, the last as far as it is before ``until_ns``.
+        The first part is removed as a whole, the last part proportionally up to ``until_ns``.
         """
         first, last = from_ns >> self.shift, until_ns >> self.shift
         taken = 0.0
@@ -86,17 +76,16 @@ without an index have a place for each process, so there is no end to them."""
 
 
 class Place(Stored, eq=False):
-    """Place of a worker. Times are by the worker's clock.
+    """Place of a worker in its role, which a replacement takes over. Times are by its clock.
 
     Attributes:
-        begun_ns: First sign of life.
-        exported_ns: Last export; 0 before the first.
-        phase_ns: End of the last reported phase; 0 before it.
-        starting_ns: First sign of a process without a reported phase so far; else 0.
-        reported_s: Seconds in phases of that process.
+        begun_ns: Time of the first sign of life.
+        exported_ns: Time of the last export; 0 before the first.
+        phase_ns: End of the last reported phase; 0 before the first.
+        starting_ns: First sign of life of a process that has reported no phase yet; else 0.
+        reported_s: Seconds that this process spent in reported phases.
         productive_s: Seconds of productive phases.
-        overhead_s: Seconds of overhead.
-        is_held: Whether it is held although its worker is silent: none has reported its end.
+        is_held: Whether the place is kept for its silent worker, which has not reported its end.
     """
 
     begun_ns: Int64
@@ -113,7 +102,7 @@ class Place(Stored, eq=False):
         return max(self.begun_ns, self.exported_ns, self.phase_ns)
 
     def exported(self, event_ns: int, *, is_first: bool, is_held: bool) -> None:
-        """Record an export, after its phases. ``is_first``: of this process."""
+        """Record an export, after its phases. ``is_first`` says that it is the process's first."""
         if is_first:
             has_phases = self.phase_ns > self.exported_ns
             self.starting_ns = 0 if has_phases else event_ns
@@ -139,10 +128,10 @@ class Place(Stored, eq=False):
 
 
 class Places(Stored):
-    """Places of a role, by label, the oldest first.
+    """Places of a role by label, the oldest first.
 
     Attributes:
-        past: Wall time, productive time and overhead of forgotten ones, in seconds.
+        past: Wall time, productive time and overhead of forgotten places, in seconds.
     """
 
     of: dict[str, Place] = field(default_factory=dict)
@@ -154,7 +143,7 @@ class Places(Stored):
             check_durations((one.reported_s, one.productive_s, one.overhead_s))
 
     def add(self, label: str, time_ns: int) -> Place:
-        """Add a place that begins at a time. Others may be forgotten."""
+        """Add a place that begins at ``time_ns``. Older places may be forgotten."""
         place = self.of[label] = Place(time_ns)
         if len(self.of) > MAX_PLACES:
             self._forget(but=label)
@@ -167,7 +156,7 @@ class Places(Stored):
                 return
 
     def spent(self) -> tuple[float, float, float]:
-        """Return wall time, productive time and overhead of all, in seconds."""
+        """Return wall time, productive time and overhead of all places, in seconds."""
         last_ns = max((place.last_ns for place in self.of.values()), default=0)
         return _sum([self.past, *(place.spent(last_ns) for place in self.of.values())])
 
@@ -198,10 +187,10 @@ _REASONS: Final = ("finished_reason", "finish_reason")
 
 
 class ThrownAway(Stored):
-    """Counts of the run so far.
+    """Counts of samples and requests that were thrown away in the run so far.
 
     Attributes:
-        counted: By the name of the counter; aborted requests by ``aborted``.
+        counted: Count by the name of its counter; aborted requests under ``aborted``.
     """
 
     counted: dict[str, Number] = field(default_factory=dict)
@@ -263,12 +252,12 @@ class _Role(Stored):
     """Account of a role.
 
     Attributes:
-        has_work: Whether a phase of work was reported, and not only steps and waits: there are
-            frameworks that report no more.
+        has_work: Whether a phase of work was reported, beside steps and waits: some frameworks
+            report only those two.
         worked_s: Productive seconds by kind of work.
         rolled_back_s: Productive seconds of repeated steps.
-        over_time: Productive seconds by time, without these.
-        paces: Productive seconds of each phase, by the number of its group.
+        over_time: Productive seconds by time, without repeated steps.
+        paces: Productive seconds of each phase, by the number of the phase's group.
     """
 
     places: Places = field(default_factory=Places)
@@ -285,7 +274,6 @@ class _Role(Stored):
     def worked(
         self, place: Place, group: Group, kind: int, *, seconds: float, time_ns: int
     ) -> None:
-        """Add a phase of a worker that ended at a time."""
         place.begun_ns = min(place.begun_ns, time_ns - int(seconds * _NS_PER_S))
         place.phase_ns = max(place.phase_ns, time_ns)
         if place.starting_ns and kind != _STEP:
@@ -311,9 +299,9 @@ class _Role(Stored):
         return Spent(productive_s - wasted_s, overhead_s, idle_s, wasted_s)
 
     def _wasted(self, away: ThrownAway) -> float:
-        """Return the share of productive time that was for nothing.
+        """Return the share of productive time that was wasted.
 
-        Its result was thrown away, or it went into being slower than the run's best window.
+        The result of that time was thrown away, or it went into being slower than the best window.
         """
         worked_s = fsum(self.worked_s)
         if worked_s <= 0:
@@ -331,7 +319,7 @@ class Goodput(Stored, dict=True):
     """Account of one run.
 
     Attributes:
-        written: Role to its time, as in the last row with goodput.
+        written: Time of each role, as in the last row with goodput.
     """
 
     _roles: dict[str, _Role] = field(default_factory=dict)
@@ -345,12 +333,12 @@ class Goodput(Stored, dict=True):
         self._kinds: dict[int, int | None] = {}
 
     def measured(self, stream: Stream, values: Sequence[float], times_ns: Sequence[int]) -> None:
-        """Take measurements of phases, and of steps.
+        """Add measurements of phases or of steps.
 
         Args:
             stream: A worker's series of ``rl.phase.duration`` or ``rl.iteration.duration``.
-            values: In seconds.
-            times_ns: When each ended.
+            values: Durations in seconds.
+            times_ns: Time at which each phase or step ended.
         """
         kind = self._kind(stream.group)
         found = None if kind is None else self._found(stream.worker, times_ns[0])
@@ -366,12 +354,13 @@ class Goodput(Stored, dict=True):
         self._away.count(group, growth)
 
     def exported(self, worker: WorkerState, event_ns: int, *, is_held: bool) -> None:
-        """Take an export, after its points and before its worker's state does.
+        """Add an export, after its points and before the worker's state is updated.
 
         Args:
-            event_ns: Its time by the worker's clock; 0 if unknown.
-            is_held: Whether its place stays its own while it is silent: it has an index, by which
-                its replacement gets the same place, and has not reported its end.
+            event_ns: Time of the export by the worker's clock; 0 if unknown.
+            is_held: Whether the worker's place is kept while the worker is silent: the worker has
+                an index, by which its replacement gets the same place, and has not reported its
+                end.
         """
         if not event_ns:
             return
@@ -380,14 +369,14 @@ class Goodput(Stored, dict=True):
             found[1].exported(event_ns, is_first=not worker.first_ns, is_held=is_held)
 
     def left(self, worker: WorkerState) -> None:
-        """Record that a worker reported its end, so that its place is no longer held."""
+        """Record that a worker reported its end, so that its place is not kept any more."""
         role = self._roles.get(worker.role)
         place = None if role is None else role.places.of.get(worker.label)
         if place is not None:
             place.is_held = False
 
     def follow(self, attempts: Sequence[Attempt], steps: ValueTimeline) -> None:
-        """Roll back for attempts that are new."""
+        """Count the work of repeated steps as wasted, for each new attempt."""
         for attempt in attempts:
             if attempt.number > self._attempt:
                 self._attempt = attempt.number
@@ -407,12 +396,12 @@ class Goodput(Stored, dict=True):
         return {"": Spent(*map(fsum, zip(*of_roles.values(), strict=True))), **of_roles}
 
     def take(self, now_ns: int, *, is_over: bool) -> Mapping[str, Spent]:
-        """Return the time for a row that is written now; nothing if it was written recently.
+        """Return the time for a row that is written now; nothing if a row had it recently.
 
-        Of a run with one role, only the run's.
+        For a run with one role, return only the run's time.
 
         Args:
-            is_over: Whether this may be the last row: do not wait.
+            is_over: Whether this may be the last row, so that nothing is postponed.
         """
         if not is_over and 0 <= now_ns - self._written_ns < _EVERY_NS:
             return {}
@@ -457,10 +446,10 @@ def _kind_of(group: Group) -> int | None:
 
 
 def _begin_of(attempt: Attempt, steps: ValueTimeline) -> int:
-    """Return the first report of the attempt's first step in the passes before it.
+    """Return when the passes before an attempt first reported the attempt's first step.
 
-    0 if all that is known of them is repeated. Later passes may be known, too: they are at or after
-    that step, or have an attempt of their own that repeats more.
+    Return 0 if the attempt repeats all that is known of those passes. Later passes may be known,
+    too: they start at or after that step, or have an attempt of their own that repeats more.
     """
     begun_ns = attempt.since_ns
     for time_ns, step in zip(reversed(steps.times_ns), reversed(steps.values), strict=True):

@@ -1,14 +1,11 @@
-"""What a diagnosis reads of a run: who measured what, and when."""
+"""The records of a run that a diagnosis reads: which worker measured what, and when."""
 
 from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Final, NamedTuple
 
-from msgspec import field
-
-from otel_rl.bridge.journal.state import Count, Int64, Stored
+from otel_rl.bridge.journal.log import KeptParts
 from otel_rl.bridge.rows.measured_cells import MAX_KEYS, MeasuredCells
 from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
 from otel_rl.diagnose.history.records import (
@@ -22,15 +19,13 @@ from otel_rl.diagnose.history.records import (
 from otel_rl.records import ExperimentStatus, SpanRecord, Worker, WorkerFailure
 from otel_rl.semconv.spec import STEP_SPAN, TOOL_SPAN
 
-__all__ = ["HistoryRecords", "HistoryWriter", "KeptHistory", "SpanSteps"]
-
 _MAX_DEPTH: Final = 16
 _MAX_ROLES: Final = 64
 _MAX_ENDS: Final = 1_000  # of a role: spans arrive within a minute or two
 
 
 class SpanSteps:
-    """Steps that spans have told."""
+    """Finds the step of each span."""
 
     def __init__(self) -> None:
         # By role: (end, the step that follows), in order.
@@ -40,7 +35,6 @@ class SpanSteps:
     def of(
         self, spans: Sequence[SpanRecord], step_at: Callable[[int], int | None]
     ) -> Iterator[tuple[SpanRecord, int]]:
-        """Yield each span with its step."""
         by_id: Mapping[bytes, SpanRecord] = {}
         if any(span.step is None for span in spans):
             by_id = {span.span_id: span for span in spans}
@@ -76,7 +70,7 @@ class SpanSteps:
                 del ends[: _MAX_ENDS // 2]
 
     def _at(self, span: SpanRecord) -> int:
-        """Return the step of its own role, or else of the loop, in which a span ended."""
+        """Return the step in which a span ended: the step of its own role, else of the loop."""
         ends = self._ends.get(span.role) or self._ends.get(self._loop) or []
         place = bisect_right(ends, span.end_ns, key=lambda one: one[0])
         return ends[place - 1][1] if place else 0
@@ -99,46 +93,31 @@ _AHEAD_NS: Final = 1_500_000_000  # a clock that is ahead; less is of the way
 _MAX_PHASES: Final = 256
 _MAX_PARENTS: Final = 10_000
 
-# Number of parts for which the size of stored records is tracked.
-_MAX_PARTS: Final = 64
-
 
 class HistoryRecords(NamedTuple):
-    """Records, to be stored beside the state until they are forgotten.
+    """Encoded records, which are stored beside the state until they are forgotten.
 
     Attributes:
-        newest_ns: Time of their creation.
-        body: ``Facts.encode``.
+        newest_ns: Time at which the records were made.
+        body: Result of ``Facts.encode``.
     """
 
     newest_ns: int
     body: bytes
 
 
-class KeptHistory(Stored):
-    """The history that is stored.
-
-    Attributes:
-        parts: Newest time and bytes of each record, or of merged records.
-        forgotten_ns: No history up to this time, by ``newest_ns``, is needed any more.
-    """
-
-    parts: list[tuple[Int64, Count]] = field(default_factory=list)
-    forgotten_ns: Int64 = 0
-
-
 class HistoryWriter:
-    """Collects data and returns records. The open record is not stored.
+    """Collects data and returns records of the history. The record in progress is not stored.
 
     Args:
-        kept: What the journal has; None for a new run.
+        kept: The stored history of the run; None for a new run.
 
     Attributes:
-        kept: What is stored.
+        kept: The history as it is stored.
     """
 
-    def __init__(self, kept: KeptHistory | None = None) -> None:
-        self.kept = kept or KeptHistory()
+    def __init__(self, kept: KeptParts | None = None) -> None:
+        self.kept = kept or KeptParts()
         self._span_steps = SpanSteps()
         self._begin()
         # Those before a restart were reported.
@@ -170,7 +149,7 @@ class HistoryWriter:
         Args:
             spans: New spans of one message, grouped by scope and not ordered by their ends.
             step_at: Returns the step in progress at a time in ns; None where no metric tells it.
-            arrived_ns: When the message came, by the bridge's clock; None compares no clocks.
+            arrived_ns: Arrival of the message by the bridge's clock; None does not compare clocks.
         """
         # A nested span precedes its parent, also if both end together.
         in_order = sorted(spans, key=lambda span: (span.end_ns, -span.start_ns))
@@ -205,7 +184,7 @@ class HistoryWriter:
             self._lags[worker] = min(lag_s, self._lags.get(worker, lag_s))
 
     def placed(self, worker: WorkerState, host: str, pid: int | None) -> None:
-        """Record the host of a worker and its process id there, where an export has them."""
+        """Record a worker's host and process id, as far as an export names them."""
         before_host, before_pid = worker.place
         place = host or before_host, before_pid if pid is None else pid
         if place != worker.place:
@@ -221,7 +200,7 @@ class HistoryWriter:
         *,
         replaces: bool = False,
     ) -> None:
-        """Record a closed row; whether it replaces others, see ``Row``."""
+        """Record a closed row, and whether it replaces earlier rows of its step (see ``Row``)."""
         kept = {key: value for key, value in values.items() if not key.startswith("workers/")}
         if kept and len(kept) <= MAX_KEYS:
             self._rows.append(RowFacts(step, time_ns, kept, attempt, replaces))
@@ -242,7 +221,7 @@ class HistoryWriter:
         status: str = "",
         attempt: int = 1,
     ) -> HistoryRecords | None:
-        """Return the records since the last time, if that was a while ago."""
+        """Return the new records, if the last ones were taken long enough ago."""
         news = [one for one in failures if one not in self._reported[0]]
         has_ended = status not in {"", ExperimentStatus.RUNNING, self._reported[1]}
         returned = self._returned(workers)
@@ -254,7 +233,7 @@ class HistoryWriter:
             self._placed.clear()
         if not new or not is_time or not max_bytes:
             return None
-        now_ns = max(now_ns, self.kept.parts[-1][0] + 1 if self.kept.parts else 0)
+        now_ns = self.kept.next_ns(now_ns)
         facts = Facts(
             now_ns,
             step,
@@ -272,18 +251,19 @@ class HistoryWriter:
         self._begin()
         self._made_ns, self._within = now_ns, within
         body = facts.encode()
-        self._keep(now_ns, len(body), max_bytes)
+        if self.kept.keep(now_ns, len(body), 1, max_bytes):
+            self._has_forgotten_places = True
         return HistoryRecords(now_ns, body)
 
     def _take_places(self, known: Iterable[WorkerState]) -> list[tuple[str, str, int | None]]:
-        """Return the new places of workers, or those of all if records with some are forgotten."""
+        """Return new places of workers, or all places if records with some are forgotten."""
         states = known if self._has_forgotten_places else self._placed
         placed = [(f"{of.role}/{of.label}", *of.place) for of in states if any(of.place)]
         self._placed, self._has_forgotten_places = {}, False
         return placed[:MAX_KEYS]
 
     def _returned(self, workers: Mapping[Worker, WorkerState]) -> list[str]:
-        """Return workers that were missed, and report again, of SDKs that report no ends."""
+        """Return workers that were missed and report again, of SDKs that report no ends."""
         states = [workers[of] for of in self._lost or () if of in workers]
         return sorted(
             f"{state.role}/{state.label}"
@@ -292,7 +272,7 @@ class HistoryWriter:
         )
 
     def _late(self, names: Mapping[str, str]) -> list[tuple[str, float]]:
-        """Return the lags of workers, or how far spans of theirs end after their arrival."""
+        """Return how far each worker lags, or how far its spans end after their arrival."""
         late = {names.get(worker, worker): lag_s for worker, lag_s in self._ahead.items()}
         late |= {f"{of.role}/{of.label}": lag_s for of, lag_s in self._lags.items()}
         return [*late.items()][:MAX_KEYS]
@@ -302,21 +282,6 @@ class HistoryWriter:
         new = set() if self._lost is None else lost - self._lost
         self._lost = lost
         return sorted(f"{workers[of].role}/{workers[of].label}" for of in new)
-
-    def _keep(self, now_ns: int, size: int, max_bytes: int) -> None:
-        kept = self.kept.parts
-        kept.append((now_ns, size))
-        if len(kept) > _MAX_PARTS:
-            # The two neighbours with the smallest sum are merged.
-            sizes = [one[1] + other[1] for one, other in pairwise(kept)]
-            place = sizes.index(min(sizes))
-            kept[place + 1] = kept[place + 1][0], sizes[place]
-            del kept[place]
-        total = sum(size for _, size in kept)
-        while total > max_bytes and len(kept) > 1:
-            self.kept.forgotten_ns, freed = kept.pop(0)
-            self._has_forgotten_places = True
-            total -= freed
 
 
 def _phase_of(span: SpanRecord) -> str:

@@ -1,6 +1,6 @@
 """Catalogue of a run's tracker keys: the meaning of each, written with its first row.
 
-A known key costs one look into a set. A new one is described by its group, or else by the stage
+A known key costs one lookup in a set. A new key is described by its group, or else by the stage
 that made it.
 """
 
@@ -14,8 +14,6 @@ from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE, DIAGNO
 from otel_rl.records import CONSOLE, KeySource, KeySpec
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import MetricSpec, Tier
-
-__all__ = ["STEP", "TIME", "KeyCatalogue"]
 
 STEP: Final = "step"
 """Axis of keys in the rows of steps."""
@@ -163,14 +161,14 @@ def _of_group(key: str, axis: str, group: Group, suffix: str) -> KeySpec:
 
 
 def _own_name(group: Group, suffix: str) -> str:
-    """Return the framework's name of a key; its extremes change places with a negative scale."""
+    """Return the framework's name of a key; a negative scale swaps minimum and maximum."""
     if group.own or not group.own_name or (suffix and group.own_scale < 0):
         return ""
     return f"{group.own_name}/{suffix}" if suffix else group.own_name
 
 
 def _tier(key: str, group: Group, spec: MetricSpec | None, suffix: str, value: str) -> Tier:
-    """Return the tier of a group's key; ``value`` is its statistic as the registry has it."""
+    """Return the tier of a group's key; ``value`` is the registry's name of its statistic."""
     if group.own:
         is_plain = not suffix or suffix == "rate"
         return Tier.FULL if spec is not None and spec.per_worker and is_plain else Tier.EVERYTHING
@@ -195,7 +193,6 @@ def _section(key: str) -> str:
 
 
 def _worker(key: str, role: str) -> str:
-    """Return the label in ``workers/<role>/<label>/...``."""
     segments = [segment for segment in role.split("/") if segment] or [role]
     path = key.split("/")
     return path[1 + len(segments)] if len(path) > 1 + len(segments) else ""

@@ -1,8 +1,8 @@
-"""Which workers live, which have failed, and how the roles of a run stand."""
+"""Which workers live, which have failed, and the standing of each role of a run."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,16 +12,6 @@ from otel_rl.bridge.journal.state import Count, Int64, StateRefused, Stored
 from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
 from otel_rl.records import Departure, ExperimentStatus, RoleStanding, Worker, WorkerFailure
 
-__all__ = [
-    "FailureLog",
-    "Liveness",
-    "Replacements",
-    "RoleLiveness",
-    "failure_of",
-    "last_error",
-    "replacements",
-]
-
 _NS_PER_S: Final = 1_000_000_000
 
 _MAX_FAILURES: Final = 32
@@ -29,7 +19,7 @@ _MAX_FAILURES: Final = 32
 
 
 class FailureLog(Stored):
-    """Last failures of a run, in order, each with the last sign of its worker.
+    """Last failures of a run, in order, each with the worker's last sign of life.
 
     That time identifies the vacancy that the failure has left.
     """
@@ -49,14 +39,14 @@ class FailureLog(Stored):
         by_same: bool = False,
         gone_ns: int | None = None,
     ) -> None:
-        """Record that the place of a failed worker is taken, by another or the same process.
+        """Record that a failed worker's place is taken, by another process or the same one.
 
         Args:
-            since_ns: Its last sign before the failure.
-            now_ns: When its place was taken.
+            since_ns: The worker's last sign of life before the failure.
+            now_ns: Time at which the place was taken.
             by_same: Whether the same process has taken it.
-            gone_ns: Last progress of the process that has taken it, if that was called failed: if
-                the failure has this time, it is the same one, whatever it sent since.
+            gone_ns: Last progress of the process that has taken the place, if that process was
+                called failed: a failure at this time is then its own, whatever it sent since.
         """
         for place, (failed_ns, failure) in enumerate(self._failures):
             is_it = failed_ns == since_ns and failure.worker.rpartition("/")[0] == role
@@ -81,7 +71,7 @@ class FailureLog(Stored):
         ]
 
     def at_steps(self, step_at: Callable[[int], int | None]) -> Sequence[WorkerFailure]:
-        """Return the failures, with the steps in progress where workers reported none."""
+        """Return the failures; where a worker reported no step, with the step then in progress."""
         for place, (since_ns, failure) in enumerate(self._failures):
             if failure.step is None and (step := step_at(failure.time_ns)) is not None:
                 self._failures[place] = since_ns, replace(failure, step=step)
@@ -89,7 +79,7 @@ class FailureLog(Stored):
 
 
 def failure_of(departure: Departure, state: WorkerState) -> WorkerFailure:
-    """Return the failure that an exit report or an error in a step reports."""
+    """Return the failure that an exit report or an error in a step stands for."""
     is_in_step = departure.step is not None
     return WorkerFailure(
         f"{state.role}/{state.label}",
@@ -111,7 +101,7 @@ def last_error(state: WorkerState) -> WorkerFailure | None:
 
 
 def replacements(workers: Mapping[Worker, WorkerState]) -> Mapping[str, "Replacements"]:
-    """Return the possible replacements of each role at a run's end: workers with an index."""
+    """Return the possible replacements of each role at a run's end: its workers with an index."""
     of_role: dict[str, list[tuple[Worker, WorkerState]]] = defaultdict(list)
     for worker, state in workers.items():
         if worker.index is not None:
@@ -121,7 +111,7 @@ def replacements(workers: Mapping[Worker, WorkerState]) -> Mapping[str, "Replace
 
 
 class Replacements:
-    """Possible replacements within a role, each used once."""
+    """Workers of a role that may replace failed ones, each used once."""
 
     def __init__(self, workers: Sequence[tuple[Worker, WorkerState]]) -> None:
         self._by_index: dict[int | None, list[WorkerState]] = {}
@@ -145,25 +135,23 @@ _MAX_VACANCIES = 1024
 
 
 class _Vacancy(Stored, gc=False):
-    """Place of a failed worker, since the last sign of its occupant."""
+    """Place of a failed worker, vacant since the worker's last sign of life."""
 
     index: Int64 | None
     since_ns: Int64
 
 
 class RoleLiveness(Stored):
-    """State of a role. Its living workers are in the table of workers.
+    """Standing of a role. Its living workers are in the table of workers.
 
     Attributes:
         announced: Largest number of workers that any worker has announced.
         left: Indexes of workers that left with an exit report.
-        left_without_index: Number of workers without an index that left so.
-        vacancies: Places of failed workers without a replacement.
+        left_without_index: Number of workers without an index that left with an exit report.
+        vacancies: Places of failed workers that no replacement has taken.
         failures: Number of failed workers.
-        recovery_ns: Time that the last replacement took; None before the first.
+        recovery_ns: Time that the last replacement took, in nanoseconds; None before the first.
         silent: Number of workers that were gone at the end of the run without an exit report.
-        gaps: Times from the last sign of a failed worker to the first one of its replacement, for
-            ``take_dips``.
     """
 
     announced: Int64 = 0
@@ -174,7 +162,6 @@ class RoleLiveness(Stored):
     recovery_ns: Int64 | None = None
     silent: Count = 0
     standing: RoleStanding | None = None
-    gaps: list[tuple[Int64, Int64]] = field(default_factory=list)
 
     def failed(self, index: int | None, since_ns: int) -> None:
         if index is not None:
@@ -183,14 +170,13 @@ class RoleLiveness(Stored):
         del self.vacancies[:-_MAX_VACANCIES]
 
     def withdraw(self, index: int | None, since_ns: int) -> bool:
-        """Undo a failure whose worker reports again, unless another has taken its place.
+        """Undo the failure of a worker that reports again, unless another has taken its place.
 
         Args:
-            index: Index of the worker, which identifies its place; None if it has none.
-            since_ns: Its last sign, which identifies the place of one without an index.
+            since_ns: The worker's last sign of life, which identifies its place if it has no index.
 
         Returns:
-            Whether it is undone.
+            Whether the failure is undone.
         """
         for place, vacancy in enumerate(self.vacancies):
             if vacancy.index == index and (index is not None or vacancy.since_ns == since_ns):
@@ -200,7 +186,7 @@ class RoleLiveness(Stored):
         return False
 
     def let_go(self, index: int | None, state: WorkerState) -> None:
-        """Record that a worker has ended in order."""
+        """Record that a worker has ended in order, and let its place go."""
         state.standing = WorkerStanding.LEFT
         if index is None:
             self.left_without_index += 1
@@ -208,7 +194,7 @@ class RoleLiveness(Stored):
             self.left.add(index)
 
     def arrived(self, worker: Worker, state: WorkerState, now_ns: int) -> int | None:
-        """Return the last sign of the failed worker that this one replaces, if any."""
+        """Return the last sign of life of the failed worker that this one replaces, if any."""
         # It may be gone again before the next check.
         self.announced = max(self.announced, worker.count or 0)
         if worker.index is not None:
@@ -218,28 +204,13 @@ class RoleLiveness(Stored):
         for place, vacancy in enumerate(self.vacancies):
             if vacancy.index == worker.index:
                 del self.vacancies[place]
-                self.recovered(vacancy.since_ns, now_ns)
+                self.recovery_ns = now_ns - vacancy.since_ns
                 state.is_replacement = True
                 return vacancy.since_ns
         return None
 
-    def recovered(self, since_ns: int, now_ns: int) -> None:
-        self.recovery_ns = now_ns - since_ns
-        self.gaps.append((since_ns, now_ns))
-        del self.gaps[:-_MAX_VACANCIES]
-
-    def take_dips(self) -> Iterator[tuple[int, int]]:
-        """Yield the time of each failure that was made good since, and how many lived then."""
-        gaps, self.gaps = self.gaps, []
-        alive = self.standing.alive if self.standing is not None else 0
-        if not alive:  # all have left since, so that it is not known how many lived then
-            return
-        for at_ns in sorted({since_ns for since_ns, _ in gaps}):
-            missing = sum(since_ns <= at_ns < until_ns for since_ns, until_ns in gaps)
-            yield at_ns, max(0, alive - missing)
-
     def look(self, living: Sequence[tuple[Worker, WorkerState]]) -> None:
-        """Update the standing from the workers that live now."""
+        """Update the role's standing from the workers that live now."""
         self.announced = max((w.count for w, _ in living if w.count), default=self.announced)
         indexes = {worker.index for worker, _ in living if worker.index is not None}
         indexed = indexes or self.left or any(v.index is not None for v in self.vacancies)
@@ -278,7 +249,7 @@ class Liveness(Stored, dict=True):
     """Leases of the workers of one experiment, from which roles and status follow.
 
     Attributes:
-        is_over: Whether all workers had ended at the last check, and none has come since.
+        is_over: Whether all workers had ended at the last check, and none has appeared since.
     """
 
     _roles: dict[str, RoleLiveness] = field(default_factory=dict)
@@ -294,7 +265,8 @@ class Liveness(Stored, dict=True):
         """Record an export. Call it before the worker's state is updated.
 
         Returns:
-            Whether it is the first of a worker that came, or came back, after the run was over.
+            Whether this is the first export of a worker that appeared, or returned, after the run
+            was over.
         """
         if state.standing is WorkerStanding.ALIVE:
             if state.received_ns <= self._resumed_ns < now_ns:
@@ -324,7 +296,7 @@ class Liveness(Stored, dict=True):
         return goes_on
 
     def ended(self, departure: Departure, state: WorkerState, now_ns: int) -> None:
-        """Record an exit report, or an error that has left a step."""
+        """Record an exit report, or an error with which a step has ended."""
         if not departure.has_ended:
             if state.error is None or state.error.time_ns < departure.time_ns:
                 state.error = failure_of(departure, state)
@@ -346,7 +318,7 @@ class Liveness(Stored, dict=True):
     def end(
         self, workers: Mapping[Worker, WorkerState], *, failed: bool, by: str | None = None
     ) -> None:
-        """End every lease, as all processes are known to be gone."""
+        """End every lease, because all processes are known to be gone."""
         if failed:
             self._note_left(workers.values())
         by_role = replacements(workers)
@@ -371,7 +343,7 @@ class Liveness(Stored, dict=True):
         self._resumed_ns = self._back_ns = now_ns
 
     def look(self, workers: Mapping[Worker, WorkerState], *, lease_ns: int, now_ns: int) -> None:
-        """Expire leases, and update the standing of each role."""
+        """Expire leases that are due, and update the standing of each role."""
         living: dict[str, list[tuple[Worker, WorkerState]]] = {role: [] for role in self._roles}
         for worker, state in workers.items():
             if state.standing is WorkerStanding.ALIVE:
@@ -403,17 +375,7 @@ class Liveness(Stored, dict=True):
     def roles(self) -> Mapping[str, RoleStanding]:
         return {name: role.standing for name, role in self._roles.items() if role.standing}
 
-    def take_dips(self) -> Iterator[tuple[str, int, int]]:
-        """Yield role and time of each failure that was made good, and how many lived then.
-
-        Their replacements may come before they are missed, so that no standing shows them.
-        """
-        for name, role in self._roles.items():
-            for at_ns, alive in role.take_dips():
-                yield name, at_ns, alive
-
     def failures(self, step_at: Callable[[int], int | None]) -> Sequence[WorkerFailure]:
-        """Return the last failures, in order."""
         return self._failures.at_steps(step_at)
 
     @property
@@ -427,7 +389,7 @@ class Liveness(Stored, dict=True):
     def status(self) -> ExperimentStatus | None:
         """Return the status of the experiment at the last check; None before the first export.
 
-        Without living workers, it ended as its last worker did.
+        Without living workers, the experiment's end is that of its last worker.
         """
         if not self._roles:
             return None
@@ -436,10 +398,10 @@ class Liveness(Stored, dict=True):
         return ExperimentStatus.COMPLETE if self._went_well else ExperimentStatus.CRASHED
 
     def check(self, workers: Mapping[Worker, WorkerState]) -> None:
-        """Check what was read from the journal, of a run with these workers.
+        """Check restored state against the run's workers.
 
         Raises:
-            StateRefused: A worker lives whose role is unknown.
+            StateRefused: A worker lives but its role is unknown.
         """
         for worker, state in workers.items():
             if state.standing is WorkerStanding.ALIVE and worker.role not in self._roles:
@@ -454,7 +416,7 @@ class Liveness(Stored, dict=True):
         living: Mapping[str, int],
         by: str | None = None,
     ) -> None:
-        """Record an expired lease without an exit report; ``living`` counts leases by instance."""
+        """Record a lease that expired without exit report; ``living`` counts leases by instance."""
         state.standing, state.gone_ns = WorkerStanding.FAILED, state.event_ns
         if living.get(worker.instance):
             return  # the process lives, under a name that it reported since
@@ -471,10 +433,10 @@ class Liveness(Stored, dict=True):
         else:
             self._failures.made_good(worker.role, state.received_ns, successor.first_ns)
             successor.is_replacement = True
-            role.recovered(state.received_ns, successor.first_ns)
+            role.recovery_ns = successor.first_ns - state.received_ns
 
     def _note_left(self, states: Iterable[WorkerState]) -> None:
-        """Note errors of workers whose programs have caught them, and ended with a bad status."""
+        """Record errors that programs have caught, of workers that then ended with a bad status."""
         for state in states:
             error = last_error(state)
             if state.standing is WorkerStanding.LEFT and error is not None:
@@ -489,7 +451,7 @@ class Liveness(Stored, dict=True):
 
 
 def _only_started(state: WorkerState) -> bool:
-    """Return whether a worker that reports no ends has sent nothing but spans of its start."""
+    """Return whether a worker that reports no ends has only sent spans of its start."""
     is_known = state.event_ns or state.sends_exit_report or state.has_worked
     return not is_known and state.received_ns - state.first_ns < _FIRST_LEASE_NS
 

@@ -1,12 +1,10 @@
-"""Measurements of each worker in a step, as a record of the history has them."""
+"""Measurements of each worker in a step, in the form of a history record."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
 from otel_rl.diagnose.history.records import ALL_RECORDED, MOST_EXTREME, WorkerFields
-
-__all__ = ["MAX_KEYS", "MeasuredCells"]
 
 MAX_KEYS: Final = 4_096
 """Tracker keys of one record."""
@@ -38,7 +36,7 @@ class MeasuredCells:
     def add(
         self, stream: Stream, values: Sequence[float], steps: Sequence[int | None] = ()
     ) -> None:
-        """Record measurements or counts of a worker."""
+        """Record measurements or counts of one stream's worker."""
         n, step = len(values), steps[-1] if steps else None
         keys = (stream.group.key,) * n
         if n == 1 or not steps or n > _MAX_STEPS or self._n_cells >= _MAX_CELLS:
@@ -50,7 +48,7 @@ class MeasuredCells:
     def add_export(
         self, keys: tuple[str, ...], worker: WorkerState, step: int | None, values: Sequence[float]
     ) -> None:
-        """Record a measurement of each of a worker's keys in a step, or without a step."""
+        """Record one measurement for each of a worker's keys, in a step or without one."""
         of_keys = self._of_steps.get(step)
         if of_keys is None:
             of_keys = self._of_steps[step] = {}
@@ -70,7 +68,6 @@ class MeasuredCells:
                 self._n_cells += 1
 
     def fields(self) -> WorkerFields:
-        """Return the columns of one history record."""
         names, found = _Names(), {key: list[_Fields]() for key in self._keys}
         for step, of_keys in self._of_steps.items():
             for key, cells in of_keys.items():
@@ -102,9 +99,9 @@ def _fields(worker: str, step: int | None, cell: _Cell) -> _Fields:
 
 
 def _outstanding(cells: _Cells) -> Iterable[tuple[WorkerState, _Cell]]:
-    """Return the cells with the lowest and the highest means, where there are many.
+    """Return only the cells with the lowest and the highest means, where there are many cells.
 
-    Before they are made into facts: of 512 workers with 40 keys, that is most of the work.
+    The choice precedes making facts: for 512 workers with 40 keys, facts are most of the work.
     """
     if len(cells) <= ALL_RECORDED:
         return cells.items()

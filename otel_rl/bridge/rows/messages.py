@@ -1,4 +1,4 @@
-"""What a run says beside its values: warnings, findings, its description."""
+"""Messages of a run beside its values: warnings, findings, and the run's description."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,35 +30,6 @@ from otel_rl.records import (
     WorkerFailure,
 )
 
-__all__ = [
-    "CONTINUED",
-    "CRASH",
-    "DROPPED",
-    "FOLDED",
-    "MAX_CONFIG_KEYS",
-    "MAX_HOSTS",
-    "MAX_TAGS",
-    "OVERFLOWED",
-    "SAMPLED",
-    "SHARED",
-    "TOLD",
-    "DataWarning",
-    "DroppedPoints",
-    "Finding",
-    "NewFindings",
-    "News",
-    "RunMetadata",
-    "of_continued",
-    "of_dropped",
-    "of_overflowed",
-    "of_sampled",
-    "of_shared",
-    "of_spans",
-    "of_torn",
-    "of_units",
-]
-
-
 UNIT_CHANGED = "otel_rl/bridge/unit_changed"
 """Label: a metric was reported in a second unit, and the key of those values."""
 
@@ -85,11 +56,10 @@ TOLD = frozenset({CONTINUED, DROPPED, FOLDED, OVERFLOWED, SAMPLED, SHARED, UNIT_
 
 
 class DroppedPoints(NamedTuple):
-    """Dropped points of one worker, because the run has reached its series limit.
+    """Points of one worker that were dropped because the run has reached its series limit.
 
     Attributes:
-        points: Number of points.
-        example: The name of the first one's metric.
+        example: Name of the metric of the first dropped point.
     """
 
     points: int
@@ -97,10 +67,10 @@ class DroppedPoints(NamedTuple):
 
 
 class DataWarning(Stored):
-    """Warning to be written to the run.
+    """Warning about the data, written to the run.
 
     Attributes:
-        labels: By tracker key.
+        labels: Labels of the warning, by tracker key.
     """
 
     time_ns: Int64
@@ -121,7 +91,7 @@ def of_continued(time_ns: int, *, went_well: bool) -> DataWarning:
 
 
 def of_dropped(series: Series, settings: AlignSettings, time_ns: int) -> DataWarning:
-    """Warn of dropped points of new series, at the first one."""
+    """Make the warning about dropped points of new series, at the first dropped point."""
     words = (
         f"Points of new series are dropped, the first of {series.name!r} of {series.worker.role}: "
         f"the experiment has as many series as it may (rows.max_series = {settings.max_series}, "
@@ -132,7 +102,7 @@ def of_dropped(series: Series, settings: AlignSettings, time_ns: int) -> DataWar
 
 
 def of_shared(series: Series, time_ns: int) -> DataWarning:
-    """Warn of two processes that report under one name at the same time."""
+    """Make the warning about two processes that report under one name at the same time."""
     name = series.worker.instance.rpartition("/")[2]
     named = f"service.instance.id {name!r}" if name else "no service.instance.id"
     words = (
@@ -144,7 +114,7 @@ def of_shared(series: Series, time_ns: int) -> DataWarning:
 
 
 def of_torn(series: Series, time_ns: int) -> DataWarning:
-    """Warn of several totals of one series at the same time."""
+    """Make the warning about several totals of one series at the same time."""
     words = (
         f"{series.name!r} of role {series.worker.role!r} has several totals at a time with the "
         "same attributes and service.instance.id. Of cumulative ones the run has the largest; "
@@ -155,7 +125,7 @@ def of_torn(series: Series, time_ns: int) -> DataWarning:
 
 
 def of_overflowed(keys: GroupTable, settings: AlignSettings, time_ns: int) -> Iterable[DataWarning]:
-    """Warn of attribute sets that found no room, in the run or in an SDK."""
+    """Make the warnings about attribute sets that found no room, in the run or in an SDK."""
     for group in keys.take_overflowed():
         of_metric = [one for one in keys.groups if _metric(one) == _metric(group)]
         if len(of_metric) > settings.max_metric_keys:
@@ -210,14 +180,14 @@ def _without_steps(group: Group) -> str:
 
 
 class News(NamedTuple):
-    """What somebody who does not look at the run wants to be told at once.
+    """News that somebody who does not look at the run wants to be told at once.
 
     Attributes:
-        kind: Of the cause that was found, as a diagnosis names it, or ``crash``.
-        worker: Of the cause, or its role; empty without one.
-        step: In which it was found; None for a run without steps.
-        time_ns: When, since the Unix epoch.
-        words: One sentence.
+        kind: Kind of the found cause, as a diagnosis names it, or ``crash``.
+        worker: Worker of the cause, or its role; empty without one.
+        step: Step in which the cause was found; None for a run without steps.
+        time_ns: Time of the news, since the Unix epoch.
+        words: The news in one sentence.
     """
 
     kind: str
@@ -238,13 +208,13 @@ class Finding(Stored):
     """Result of a diagnosis, faults or none.
 
     Attributes:
-        step: The last step in question.
+        step: Last step of the diagnosed range.
         time_ns: Time of the diagnosis, by the bridge's clock.
         verdict: ``cause``, ``no clear cause``, ``healthy`` or ``cannot tell``.
-        words: One sentence.
-        causes: Ranked, each with the fields of the table.
-        is_last: Whether the run had ended, so that no further finding follows.
-        is_update: Whether the finding before was the same, by another estimate.
+        words: The finding in one sentence.
+        causes: Ranked causes, each with the fields of the table.
+        is_last: Whether the run had ended, so that this is its last finding.
+        is_update: Whether the previous finding named the same fault with another estimate.
     """
 
     step: Int64
@@ -260,13 +230,13 @@ class Finding(Stored):
 
     @property
     def subject(self) -> tuple[str, ...]:
-        """Return what identifies the fault: findings of one fault have the same."""
+        """Return the identity of the found fault: findings of one fault share it."""
         first = self.causes[0] if self.causes else {}
         return self.verdict, *(str(first.get(key)) for key in ("kind", "role", "worker"))
 
     @property
     def amount(self) -> float | None:
-        """Return the size of the first cause; None if the cause has no size."""
+        """Return the size of the first cause; None if that cause has no size."""
         amount = (self.causes[0].get("amount") if self.causes else None) or {}
         return amount.get("ratio") or amount.get("after")
 
@@ -276,7 +246,7 @@ class Finding(Stored):
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Return the labels of the row; without the cause's, which alerts, in an update."""
+        """Return the labels of the row; an update omits the cause's label, which raises alerts."""
         cause = worker = alert = NO_FINDING
         if self.causes:
             first = self.causes[0]
@@ -307,19 +277,17 @@ _NEWS: Final = 1.25
 
 
 class NewFindings(Stored):
-    """Findings of a run that tell more than the one before.
+    """Findings of a run that tell more than the finding before.
 
-    Those are: another fault, the same one with a different amount or an end, and the last word on
-    it once the run has ended.
+    A finding tells more if it names another fault, a different amount or end of the same fault, or
+    is the last finding of a run that has ended.
 
     Attributes:
         waiting: Findings that are in no row yet.
         last_subject: Subject of the last finding; None before the first with a cause.
-        last_words: Words of the last finding.
-        last_amount: Amount of the last finding.
         has_ended: Whether the fault of the last finding was over.
         told: Kind and worker, or role, of each cause of the last finding.
-        news: Causes that the finding before did not have, until they are taken.
+        news: Causes that the previous finding did not have, until they are taken.
     """
 
     waiting: list[Finding] = field(default_factory=list)
@@ -331,7 +299,7 @@ class NewFindings(Stored):
     news: list[News] = field(default_factory=list)
 
     def add(self, finding: Finding) -> bool:
-        """Add a finding, unless it tells what the last one has told. Returns whether it is new."""
+        """Add a finding, unless it repeats the last one. Returns whether it was added."""
         self._add_news(finding)
         if not finding.causes and not self.last_words:
             self.last_subject = finding.subject  # no news, but a list tells that it was looked at
@@ -402,7 +370,7 @@ _FIRST_ROLE = "trainer"
 
 
 class RunMetadata(Stored):
-    """Merged announcements of one experiment."""
+    """Merged announcements of one experiment: its metadata."""
 
     # Every value with the time of its announcement.
     _config: dict[str, tuple[Int64, Any]] = field(default_factory=dict)
@@ -420,7 +388,7 @@ class RunMetadata(Stored):
         """Merge announcements.
 
         Returns:
-            Number of keys, tags, machines and their roles over the bounds.
+            Number of keys, tags, machines and roles of machines beyond the bounds.
         """
         return sum(self._add(one) for one in announcements)
 
@@ -434,9 +402,9 @@ class RunMetadata(Stored):
         """Return the description of the run.
 
         Args:
-            so_far: Status by the state of the workers, if no process has announced the end.
+            so_far: Status by the state of the workers, used if no process has announced the end.
             devices: The run's GPUs and hosts, by the prefix of their keys.
-            attempts: After the first.
+            attempts: Attempts after the first.
         """
         _, status = self._status
         if status is ExperimentStatus.RUNNING and so_far is not None:
@@ -512,11 +480,11 @@ class RunMetadata(Stored):
 
 
 def _precedence(one: Provenance) -> tuple[bool, int, int, str]:
-    """Return a rank, smallest first: trainers, low indexes, and of one worker its last start."""
+    """Return a rank, smallest first: trainers, then low indexes, then a worker's last start."""
     return one.role != _FIRST_ROLE, max(0, one.index), -one.time_ns, repr(one)
 
 
 def _rank(entry: tuple[int, Value]) -> tuple[int, str]:
-    """Return a rank that decides the same way between two values of one time."""
+    """Return a rank that always decides the same way between two values of one time."""
     time_ns, value = entry
     return time_ns, repr(value)

@@ -1,4 +1,4 @@
-"""Which steps lack spans: because they are sampled on the way, or lost."""
+"""Finds the steps that lack spans, because spans are sampled on the way or were lost."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,8 +12,6 @@ from otel_rl.bridge.journal.state import Int64, Stored
 from otel_rl.records import SpanRecord, Worker
 from otel_rl.semconv.spec import BLOCK_STEPS, STEP_SPAN
 
-__all__ = ["Gaps", "MissingSpans"]
-
 # Highest steps of one rank that are remembered, in whatever order they come.
 _STEPS_OF_RANK: Final = 16
 
@@ -26,11 +24,12 @@ _SHARE: Final = 0.05
 
 
 class Gaps(NamedTuple):
-    """Steps that should have spans.
+    """Steps that should have spans but lack some.
 
     Attributes:
-        lacking: Ranks that have spans before and after a step but not in it, by step.
-        missing: Number of steps that have no spans, or lack some rank's, if there are several gaps.
+        lacking: By step, the ranks that have spans before and after the step but not in it.
+        missing: Number of steps without any span, and, if there are several gaps, of steps that
+            lack a rank's.
         compared: Number of steps that were compared.
     """
 
@@ -43,7 +42,7 @@ class Gaps(NamedTuple):
 
     @property
     def is_a_rule(self) -> bool:
-        """Return whether so many steps lack spans that chance does not explain it."""
+        """Return whether so many steps lack spans that chance does not explain the gaps."""
         return self.missing >= _FEWEST and self.missing >= _SHARE * self.compared
 
 
@@ -51,9 +50,9 @@ class MissingSpans(Stored):
     """Steps of each rank that have spans.
 
     Attributes:
-        steps: The highest steps with spans, in order, by role and worker.
-        marked_ns: Latest end of a span that says that others of its step may have been dropped, by
-            role and worker.
+        steps: By role and worker, the highest steps with spans, in order.
+        marked_ns: By role and worker, the latest end of a span that says that other spans of its
+            step may have been dropped.
     """
 
     steps: dict[tuple[str, str], list[Int64]] = field(default_factory=dict)
@@ -74,7 +73,7 @@ class MissingSpans(Stored):
                 del steps[:-_STEPS_OF_RANK]
 
     def mark(self, sampled: Mapping[Worker, int]) -> None:
-        """Note the workers whose spans say that others of their step may have been dropped."""
+        """Note the workers whose spans say that other spans of their step may have been dropped."""
         for worker, end_ns in sampled.items():
             rank = worker.role, worker.instance
             # The latest come last.
@@ -95,12 +94,12 @@ class MissingSpans(Stored):
         reported: Iterable[int],
         waiting: Collection[int] = (),
     ) -> Gaps:
-        """Compare the steps of a role that have spans of any rank with those that should have.
+        """Compare the steps with spans of any rank of a role with the steps that should have spans.
 
         Args:
-            spanned: Its steps with spans.
-            reported: Its steps by metrics.
-            waiting: Further ones with spans, of which some are still to come.
+            spanned: Steps of the role that have spans.
+            reported: Steps of the role that metrics report.
+            waiting: Further steps with spans, some of whose spans are still to come.
         """
         if not spanned:
             return Gaps()
@@ -145,7 +144,7 @@ class MissingSpans(Stored):
 
 
 def _interval(in_order: Sequence[int]) -> int:
-    """Return the largest interval that divides all gaps between steps; by chance it is 1."""
+    """Return the largest interval that divides all gaps between steps; random gaps give 1."""
     return gcd(*_distances(in_order)) or 1
 
 

@@ -1,4 +1,4 @@
-"""The best pace of a run, against which goodput and efficiency are told."""
+"""The best pace of a run, which is the reference of goodput and efficiency."""
 
 from math import fsum, sqrt
 from statistics import median
@@ -8,8 +8,6 @@ from msgspec import field
 
 from otel_rl.bridge.journal.state import Count, Stored, check_durations
 
-__all__ = ["Pace"]
-
 _FEWEST: Final = 20
 _MOST_WINDOWS: Final = 64
 _QUARTILE: Final = 0.674
@@ -17,19 +15,19 @@ _QUARTILE: Final = 0.674
 
 
 class Pace(Stored):
-    """Time of one kind of work, beside what it would be at the best pace of the run.
+    """Time of one kind of work, compared with what it would take at the run's best pace.
 
-    That is the pace of the fastest quarter of its windows: a few times of next to nothing, as at a
-    start, are no pace. Lengths that only scatter have faster windows, too; what is fast by chance
-    is taken off, so that a run that stays as it is has lost nothing.
+    The best pace is that of the fastest quarter of the run's windows: a few times of next to
+    nothing, as at a start, are no pace. If lengths only scatter, some windows are faster by chance;
+    that advantage is subtracted, so that a run whose pace stays the same has lost nothing.
 
     Attributes:
-        size: Number of times in a window; windows of a longer run are longer.
+        size: Number of times in a window; a longer run has longer windows.
         windows: Seconds of each full window, in order.
         squares: Sum of the squared times of each full window.
-        open_s: Seconds since the last full one.
-        open_square: Sum of their squares.
-        open_count: Number of times since.
+        open_s: Seconds since the last full window.
+        open_square: Sum of the squared times since the last full window.
+        open_count: Number of times since the last full window.
     """
 
     size: Count = _FEWEST
@@ -71,7 +69,7 @@ class Pace(Stored):
 
     @property
     def lost_s(self) -> float:
-        """Return what all times took beyond the best pace."""
+        """Return the seconds that all times took beyond the best pace."""
         best_s = self.best_s
         if best_s is None:
             return 0.0

@@ -16,20 +16,6 @@ from otel_rl.bridge.journal.state import Count, Int64, Number, Stored
 from otel_rl.records import Buckets, HistogramPoint
 from otel_rl.semconv.spec import Reduction
 
-__all__ = [
-    "MAX_VALUES",
-    "OVER_RANKS",
-    "Cell",
-    "Distribution",
-    "Moments",
-    "merged",
-    "put",
-    "quantile_of_suffix",
-    "reduced",
-    "statistic",
-]
-
-
 OVER_RANKS: Final = "rank_"
 """Begins the statistics of a gauge, which are over the workers: the largest of the ranks' mean
 rewards is no best reward."""
@@ -54,12 +40,11 @@ class Moments(
 
     NaN is data: one NaN among the values makes every statistic but the count NaN, extremes too.
 
-    Stored as a map, which tells it from a list of values.
+    Moments are stored as a map, which tells them from a list of values.
 
     Attributes:
-        total: Their sum; exact as long as all are integers.
+        total: Sum of the values; exact as long as all are integers.
         last: The value with the latest time.
-        last_time_ns: Time of ``last``.
         mean: Running mean, for the spread alone (Welford; Chan et al. for merging).
         squares: Sum of squared deviations from ``mean``.
     """
@@ -74,7 +59,6 @@ class Moments(
     squares: float = 0.0
 
     def add(self, value: float, time_ns: int = 0) -> None:
-        """Fold in one value, measured at ``time_ns``."""
         self.count += 1
         self.total += value
         # A comparison with NaN is False, so NaN is tested explicitly.
@@ -91,7 +75,7 @@ class Moments(
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """Return the moments of many values without times; the last one is the latest."""
+        """Return the moments of values without times; the last one counts as the latest."""
         if not values:
             return cls()
         total = sum(values)
@@ -144,7 +128,7 @@ class Moments(
                 return self.last
 
     def statistic(self, suffix: str) -> float | None:
-        """Return the statistic of suffix ``/suffix``; None if it has no value here."""
+        """Return the statistic of suffix ``/suffix``; None if the moments do not have it."""
         if suffix == "count":
             return float(self.count) if self.count else None
         try:
@@ -237,17 +221,17 @@ def quantile_of_suffix(suffix: str) -> float | None:
 class Distribution(Stored, gc=False):
     """Merged histograms: buckets of any layout, each (lower, upper], with their counts.
 
-    A value that one part lacks is unknown for the whole: a mean without the sum of a part would be
-    too small, and the extremes of the others are not the whole's.
+    A statistic that one part lacks is unknown for the whole: a mean without the sum of a part would
+    be too small, and the extremes of the other parts are not those of the whole.
 
     Attributes:
         count: Number of measurements.
-        total: Their sum, if every part has one.
-        minimum: The smallest, if every part has one.
-        maximum: The largest, if every part has one.
-        bounds: No measurement is below the first or above the second, where they are known.
+        total: Sum of the measurements, if every part has one.
+        minimum: Smallest measurement, if every part has one.
+        maximum: Largest measurement, if every part has one.
+        bounds: No measurement is below the first bound or above the second; None where unknown.
         buckets: Buckets of all parts, with their counts.
-        unbucketed: Measurements of parts without buckets.
+        unbucketed: Number of measurements of parts without buckets.
     """
 
     count: int = 0
@@ -268,7 +252,7 @@ class Distribution(Stored, gc=False):
         buckets: Buckets,
         bounds: tuple[float | None, float | None] = (None, None),
     ) -> None:
-        """Fold in one histogram. ``bounds`` apply where its extremes are unknown."""
+        """Fold in one histogram. ``bounds`` apply where the histogram's extremes are unknown."""
         if count <= 0:
             return
         lower = bounds[0] if minimum is None else minimum
@@ -318,7 +302,7 @@ class Distribution(Stored, gc=False):
         self.unbucketed = unbucketed
 
     def values(self, key: str, statistics: Iterable[str]) -> Iterator[tuple[str, float]]:
-        """Yield its values in a row: the mean as ``key``, the count and these statistics."""
+        """Yield the values for a row: the mean as ``key``, the count, and the given statistics."""
         mean = self.statistic("mean")
         if mean is not None:
             yield key, mean
@@ -330,8 +314,9 @@ class Distribution(Stored, gc=False):
     def quantile(self, q: float) -> float | None:
         """Estimate the ``q``-quantile (0..1), with an error of at most the width of its bucket.
 
-        Linear within the part of its bucket that lies between the bounds. None if nothing was
-        added, if a part has no buckets, or if the only bucket has no bound at all.
+        The estimate is linear within the part of the bucket that lies between the bounds. It is
+        None if nothing was added, if a part has no buckets, or if the only bucket has no bound at
+        all.
         """
         ranked = sorted(self.buckets.items(), key=lambda item: (item[0][1], item[0][0]))
         bucketed = sum(number for _, number in ranked)
@@ -346,7 +331,7 @@ class Distribution(Stored, gc=False):
         return self._within(*ranked[-1][0], 1.0)
 
     def statistic(self, suffix: str) -> float | None:
-        """Return the statistic of suffix ``/suffix``; None if it has no value here."""
+        """Return the statistic of suffix ``/suffix``; None if the histograms do not have it."""
         if not self.count:
             return None
         match suffix:
@@ -362,7 +347,7 @@ class Distribution(Stored, gc=False):
         return None if quantile is None else self.quantile(quantile)
 
     def _within(self, lower: float, upper: float, share: float) -> float | None:
-        """Interpolate in the part of a bucket in which measurements can be."""
+        """Interpolate in the part of a bucket in which measurements can lie."""
         smallest, largest = self.bounds
         low = lower if smallest is None else max(lower, smallest)
         high = upper if largest is None else min(upper, largest)

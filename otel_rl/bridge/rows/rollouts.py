@@ -1,10 +1,10 @@
-"""Rollouts of a run by identity: those in flight, and those that have ended, for the page.
+"""Rollouts of a run by identity, for the page: those in flight, and those that have ended.
 
     rl.rollout.progress ─> in flight ─ end, or end of its worker ─┐
     rl.rollout.sample ───────────────────────────────────────────> finished ─ commit ─> Log.ROLLOUTS
 
-A finished one is stored as a *head*, by which it is found, and apart from it its texts. So the
-heads of 100,000 rollouts are read without the texts. What is in flight is one part of a log,
+A finished rollout is stored as a *head*, by which it is found, and separately its texts. So the
+heads of 100,000 rollouts are read without the texts. The rollouts in flight are one part of a log,
 written when it has changed.
 """
 
@@ -13,11 +13,9 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from msgspec import field
-
+from otel_rl.bridge.journal.log import KeptParts
 from otel_rl.bridge.journal.state import (
     Count,
     Int64,
@@ -33,22 +31,6 @@ from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
 from otel_rl.records import TextSample, Value, Worker
 from otel_rl.semconv.outcomes import Outcome
 
-__all__ = [
-    "ANSWERS",
-    "MAX_IN_FLIGHT",
-    "Finished",
-    "Head",
-    "InFlight",
-    "KeptRollouts",
-    "Part",
-    "Rollouts",
-    "encoded",
-    "head_of",
-    "identity_of",
-    "parts_of",
-    "read_in_flight",
-]
-
 MAX_IN_FLIGHT: Final = 4_096
 """Of a run. They are written anew whenever one of them makes progress: up to 1 MB."""
 
@@ -57,9 +39,6 @@ ANSWERS: Final = ("messages", "completion", "response", "answer", "output")
 
 _PART: Final = 256
 """Rollouts whose texts are read together."""
-
-_MAX_PARTS: Final = 64
-"""Sizes that are remembered: so much of the oldest goes at a time."""
 
 _MAX_ENDED: Final = 8_192
 """Ended ones that are remembered: progress that was overtaken by its end does not revive them."""
@@ -78,13 +57,13 @@ class InFlight(Stored):
     """A rollout that has begun and not ended.
 
     Attributes:
-        role: Of its worker.
+        role: Role of the rollout's worker.
         worker: ``<role>/<index>``.
-        instance: Of its worker.
-        stage: Phase, or what the program named; empty between two.
-        begun_ns: By the worker's clock.
-        progress_ns: Last change of the stage, by the worker's clock.
-        shift_ns: What is added to these times to compare them with other workers'.
+        instance: ``service.instance.id`` of the worker.
+        stage: Current phase, or stage that the program named; empty between two.
+        begun_ns: Time at which the rollout began, by the worker's clock.
+        progress_ns: Time of the last change of the stage, by the worker's clock.
+        shift_ns: Nanoseconds to add to these times to compare them with other workers'.
     """
 
     id: str
@@ -107,15 +86,14 @@ class InFlight(Stored):
 
 
 class Head(Stored, gc=False):
-    """What a finished rollout is found by; empty and None where it does not say.
+    """Fields by which a finished rollout is found; empty or None where the sample lacks them.
 
     Attributes:
         id: Empty for a sample without identity.
         prompt: Digest of the prompt; 0 without one.
-        beginning: Of the prompt.
         answer: Digest of the answer; 0 without one.
-        length: Of the answer, in characters.
-        table: Tracker key of its table.
+        length: Length of the answer, in characters.
+        table: Tracker key of the rollout's table.
         worker: ``<role>/<index>``.
     """
 
@@ -137,19 +115,15 @@ class Head(Stored, gc=False):
     worker: str
 
 
-class KeptRollouts(Stored):
-    """What the journal has of the rollouts of a run.
+class KeptRollouts(KeptParts):
+    """Stored rollouts of a run: the parts hold the finished ones.
 
     Attributes:
-        parts: Newest time, bytes and rollouts of each part of the log, or of merged parts.
-        forgotten_ns: Finished rollouts up to this time are not kept any more.
-        forgotten: Number of these.
-        open_ns: Number of the last written part with those in flight; 0 before one.
-        unshown: Rollouts that found no room among those in flight.
+        forgotten: Number of finished rollouts that were forgotten.
+        open_ns: Number of the last written part with rollouts in flight; 0 before one.
+        unshown: Number of rollouts that found no room among those in flight.
     """
 
-    parts: list[tuple[Int64, Count, Count]] = field(default_factory=list)
-    forgotten_ns: Int64 = 0
     forgotten: Count = 0
     open_ns: Int64 = 0
     unshown: Count = 0
@@ -166,13 +140,14 @@ class Rollouts:
     """Rollouts of one run. One thread.
 
     Args:
-        kept: What the journal has; None for a new run.
+        kept: Stored rollouts of the run; None for a new run.
 
     Attributes:
-        kept: What is stored.
-        newly_unshown: Rollouts that found no room in flight since this was read.
-        newly_forgotten: Finished ones that were forgotten since this was read.
-        newly_folded: Finished ones that a tracker's table has no room for, since this was read.
+        kept: Rollouts as they are stored.
+        newly_unshown: Number of rollouts that found no room in flight since this was last read.
+        newly_forgotten: Number of finished rollouts that were forgotten since this was last read.
+        newly_folded: Number of finished rollouts without room in a tracker's table since this was
+            last read.
     """
 
     def __init__(self, kept: KeptRollouts | None = None) -> None:
@@ -189,7 +164,10 @@ class Rollouts:
         return [*self._open.values()]
 
     def progress(self, sample: TextSample, worker: WorkerState) -> None:
-        """Take the progress of one. What is older than what is known changes nothing."""
+        """Record the progress of a rollout.
+
+        A report older than the known progress changes nothing.
+        """
         identity = identity_of(sample.fields)
         begun_ns = _ns(sample.fields.get("begun_ns"), sample.time_ns)
         if identity is None or begun_ns <= self._ended.get(identity, 0):
@@ -223,7 +201,7 @@ class Rollouts:
             self._has_changed = True
 
     def finish(self, sample: TextSample, worker: WorkerState, table: str) -> None:
-        """Take a finished one, or a further record of it."""
+        """Record a finished rollout, or a further record of one."""
         identity = identity_of(sample.fields)
         if identity is not None:
             if self._open.pop(identity, None) is not None:
@@ -234,7 +212,7 @@ class Rollouts:
         self._finished.append(Finished(head, sample.fields))
 
     def end_lost(self, states: Mapping[Worker, WorkerState], now_ns: int) -> None:
-        """End those whose worker has ended or is lost. One that comes back takes them up again."""
+        """End rollouts whose worker has ended or is lost. A worker that returns resumes its own."""
         if not self._open:
             return
         living = {
@@ -261,30 +239,18 @@ class Rollouts:
             self._finished.append(Finished(head, fields))
 
     def take_finished(self, now_ns: int, max_bytes: int) -> tuple[int, bytes] | None:
-        """Return the finished ones since the last call as a part of the log."""
+        """Return the rollouts that finished since the last call as a part of the log."""
         finished, self._finished = self._finished, []
         if not finished or not max_bytes:
             return None
-        parts = self.kept.parts
-        now_ns = max(now_ns, parts[-1][0] + 1 if parts else 0)
-        body = encoded(finished)
-        parts.append((now_ns, len(body), len(finished)))
-        if len(parts) > _MAX_PARTS:
-            sizes = [one[1] + other[1] for one, other in pairwise(parts)]
-            place = sizes.index(min(sizes))
-            newest_ns, _, number = parts[place + 1]
-            parts[place] = newest_ns, sizes[place], parts[place][2] + number
-            del parts[place + 1]
-        total = sum(size for _, size, _ in parts)
-        while total > max_bytes and len(parts) > 1:
-            self.kept.forgotten_ns, size, number = parts.pop(0)
-            self.kept.forgotten += number
-            self.newly_forgotten += number
-            total -= size
+        now_ns, body = self.kept.next_ns(now_ns), encoded(finished)
+        forgotten = self.kept.keep(now_ns, len(body), len(finished), max_bytes)
+        self.kept.forgotten += forgotten
+        self.newly_forgotten += forgotten
         return now_ns, body
 
     def take_open(self, now_ns: int) -> tuple[int, bytes] | None:
-        """Return those in flight as a part that replaces the one before; None without a change."""
+        """Return rollouts in flight as a part that replaces the last one; None if none changed."""
         if not self._has_changed:
             return None
         self._has_changed = False
@@ -296,7 +262,7 @@ class Rollouts:
 
 
 def identity_of(fields: Mapping[str, Value]) -> Identity | None:
-    """Return id and attempt of a sample; None without an id."""
+    """Return id and attempt of a sample; None if it has no id."""
     for name in _IDS:
         given = fields.get(name)
         if isinstance(given, str | int) and not isinstance(given, bool) and given != "":
@@ -309,28 +275,28 @@ def identity_of(fields: Mapping[str, Value]) -> Identity | None:
 
 
 class Part(NamedTuple):
-    """Some finished rollouts as they are stored; the texts are compressed.
+    """Several finished rollouts as they are stored; the texts are compressed.
 
     Attributes:
-        heads: In order.
-        texts: Decoded by ``fields``.
+        heads: Heads of the rollouts, in order.
+        texts: Compressed texts, which ``fields`` decodes.
     """
 
     heads: Sequence[Head]
     texts: bytes
 
     def raw(self) -> bytes:
-        """Return the texts as they are encoded; nothing if they cannot be read."""
+        """Return the encoded texts; nothing if they cannot be read."""
         try:
             return decompress(self.texts)
         except StateRefused:
             return b""
 
     def fields(self) -> Sequence[Mapping[str, Any]]:
-        """Return the fields of each.
+        """Return the fields of each rollout.
 
         Raises:
-            StateRefused: The bytes are something else.
+            StateRefused: The bytes are not texts of rollouts.
         """
         return decode(decompress(self.texts), list[dict[str, Any]])
 
@@ -339,7 +305,7 @@ def parts_of(body: bytes) -> Iterator[Part]:
     """Yield the parts of a record of the log.
 
     Raises:
-        StateRefused: The bytes are something else.
+        StateRefused: The bytes are not a record of the log.
     """
     place = 0
     while place < len(body):
@@ -378,7 +344,6 @@ def head_of(
     table: str,
     worker: str,
 ) -> Head:
-    """Return what a sample of these fields is found by."""
     prompt = fields.get("prompt")
     answer = next((fields[name] for name in ANSWERS if fields.get(name) is not None), None)
     given = fields.get("step")
@@ -404,7 +369,7 @@ def head_of(
 
 
 def _beginning(prompt: str) -> str:
-    """Return the beginning of a prompt, of a conversation that of its last message."""
+    """Return the beginning of a prompt; for a conversation, that of its last message."""
     if prompt.startswith("["):
         try:
             last = json.loads(prompt)[-1]["content"]

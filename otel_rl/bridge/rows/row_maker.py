@@ -1,4 +1,4 @@
-"""Makes numbered rows of closed steps, windows, tables, analyses, findings and warnings."""
+"""Makes numbered rows from closed steps, windows, tables, analyses, findings and warnings."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,8 +13,6 @@ from otel_rl.bridge.rows.window_rows import ClosedWindow
 from otel_rl.diagnose.history.records import PARTIAL_PATH, StepFacts
 from otel_rl.records import Row, Table
 
-__all__ = ["Closed", "RowMaker"]
-
 _NS_PER_S = 1_000_000_000
 
 _MAX_NAMED = 8
@@ -28,8 +26,7 @@ class RowMaker:
     """Numbers rows without gaps, and catalogues their keys.
 
     Attributes:
-        next_number: Number of the next row.
-        keys: The meaning of every key that was in a row.
+        keys: Catalogue with the meaning of every key that was in a row.
     """
 
     def __init__(self, open_data: PointIntake) -> None:
@@ -38,7 +35,6 @@ class RowMaker:
         self.keys = KeyCatalogue()
 
     def rows(self, closed: Closed) -> Iterator[Row]:
-        """Yield numbered rows of the closed parts."""
         attempts = self._open.steps.attempts
         attempt = closed.attempt if isinstance(closed, ClosedStep) else None
         attempt = attempts.at(closed.time_ns) if attempt is None else attempt
@@ -96,7 +92,7 @@ class RowMaker:
             yield self._row(step, closed.time_ns, values, version)
 
     def _version_of(self, closed: ClosedStep, present: int | None) -> int | None:
-        """Return the policy version of a step, which is that of the row that it replaces."""
+        """Return the policy version reported with a step, else that of a row that it replaces."""
         row = closed.row
         version = row.version if row is not None and closed.is_again else present
         if closed.version is not None and closed.role == self._open.axis.role:

@@ -1,6 +1,10 @@
-"""What rows of steps and rows of windows have in common."""
+"""Values that rows of steps and rows of windows have in common."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
 
 from otel_rl.bridge.rows.reduce import Cell, statistic
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
@@ -9,11 +13,8 @@ from otel_rl.bridge.rows.series.streams import Group
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Reduction
 
-__all__ = ["miss_ratios", "single_rows", "statistics_of"]
-
 
 def statistics_of(cell: Cell, group: Group) -> Iterator[tuple[str, float]]:
-    """Yield the further statistics of a group's values, by tracker key."""
     for suffix in group.statistics:
         found = statistic(cell, suffix)
         if found is not None:
@@ -45,8 +46,8 @@ def single_rows(
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield rows that hold every measurement once, in order of time.
 
-    Measurements of different series share a row as long as no series would be in it twice: few wide
-    rows cost a tracker far less than many narrow ones.
+    Measurements of different series share a row as long as no series would be in the row twice: few
+    wide rows cost a tracker far less than many narrow ones.
 
     Args:
         single: Tracker key to (time in ns, value) of each measurement, in the order of arrival.
@@ -73,3 +74,24 @@ def single_rows(
         row_ns = time_ns
     if row:
         yield row_ns, row
+
+
+def take_earliest(
+    single: Mapping[int, list[tuple[int, float]]], at_most: int
+) -> Mapping[int, Sequence[tuple[int, float]]]:
+    """Remove and return the earliest measurements, and all others of the same time as the last one.
+
+    Args:
+        single: (time in ns, value) of each measurement, in the order of arrival, by the number of
+            their group.
+        at_most: Number of measurements, at least one.
+    """
+    for made in single.values():
+        made.sort(key=itemgetter(0))
+    *_, (last_ns, _) = islice(merge(*single.values(), key=itemgetter(0)), at_most)
+    taken = {}
+    for number, made in single.items():
+        place = bisect_right(made, last_ns, key=itemgetter(0))
+        taken[number] = made[:place]
+        del made[:place]
+    return taken

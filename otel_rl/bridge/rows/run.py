@@ -1,14 +1,14 @@
-"""One run, from its batches to its rows: what is open, what is known of it, and how it is stored.
+"""One run, from its batches to its rows: its open data, its knowledge, and its storage.
 
     batches ─ read, take ─> add ─> open steps and windows ─ close ─> rows ─ commit ─> Commit
 
-No clock and no I/O of its own: time is an argument. The whole state of a ``Run`` is stored in the
-same transaction as its rows. Beside it are logs that only grow, such as that of the accepted single
-points. A run whose commit failed is forgotten, and loaded again as it was at its last one.
+A run has no clock and no I/O of its own: time is an argument. The whole state of a ``Run`` is
+stored in the same transaction as its rows. Beside the state are logs that only grow, such as that
+of the accepted single points. A run whose commit failed is forgotten, and loaded again as of its
+last commit.
 """
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -61,6 +61,7 @@ from otel_rl.bridge.rows.step_analysis import MAX_PLACES, StepAnalysis
 from otel_rl.bridge.rows.steps.step_closing import Check, ClosedStep
 from otel_rl.bridge.rows.steps.step_rows import OpenSteps
 from otel_rl.bridge.rows.stored_run import PausableClock, StoredRun, StoredState
+from otel_rl.bridge.rows.turn import Turn
 from otel_rl.bridge.rows.window_rows import ClosedWindow
 from otel_rl.bridge.rows.worker_reports import WorkerReports
 from otel_rl.records import (
@@ -75,8 +76,6 @@ from otel_rl.records import (
     Row,
     WorkerFailure,
 )
-
-__all__ = ["Run"]
 
 _log = logging.getLogger(__name__)
 
@@ -96,27 +95,28 @@ _NO_METRICS = (
 
 
 class Run:
-    """State of one run. One thread.
+    """State of one run. One thread uses it.
 
     Rows are numbered without gaps. Within one call of ``close`` they are in order of event time.
 
     Args:
-        kept: The run as it was stored; None for a new one.
+        kept: The stored run; None for a new one.
 
     Attributes:
         intake: Open steps, windows and tables, with their series and workers.
-        row_maker: Numbers the rows, and catalogues their keys.
+        row_maker: Makes numbered rows, and catalogues their keys.
         clock: The bridge's clock without its downtime.
-        has_more: Whether ``close`` left complete rows for the next call.
-        launched: Process id of the command that the bridge was started for, if there is one.
-        epoch: The ownership epoch in which it was loaded, see ``Ownership``.
-        used_ns: When it last had batches.
-        state_bytes: Size of its state at the last commit.
-        logged_failures: Failures of its workers that are not news for the log.
-        logged_failure_ns: Time of the last one in the log.
-        told_crash: What ended it, as in the log.
+        rest_ns: Time of the call of ``close`` that left complete rows for the next one; 0 if none
+            are left.
+        launched: Process id of the command that the bridge was started for, if any.
+        epoch: The ownership epoch in which the run was loaded, see ``Ownership``.
+        used_ns: Time at which the run last had batches.
+        state_bytes: Size of the state at the last commit.
+        logged_failures: Failures of the run's workers that the log has already.
+        logged_failure_ns: Time of the last failure in the log.
+        told_crash: The failure that ended the run, as the log has it.
         progress: Time of the newest stored history by the bridge's clock, and the newest step then;
-            None before. Any thread may read it.
+            None before any history. Any thread may read it.
     """
 
     def __init__(
@@ -136,6 +136,8 @@ class Run:
         self.clock = PausableClock()
         self.liveness = Liveness()
         self._throttle = ChangeThrottle()
+        # Arrival of the last sample of each uncommitted row, by ``clock``.
+        self._arrived_ns: list[int] = []
         self.metadata = RunMetadata()
         # Event time of the latest row.
         self._newest_ns = 0
@@ -146,7 +148,7 @@ class Run:
         self._values = RunValues(self.intake, self.liveness, self._throttle, self.row_maker.keys)
         self.reports = WorkerReports(self.intake, self.liveness, has_exports=has_exports)
         self.counts.loaded(self.sample_counts)
-        self.has_more = False
+        self.rest_ns = 0
         self.launched: int | None = None
         self.epoch = self.used_ns = 0
         self.state_bytes = 0
@@ -172,7 +174,7 @@ class Run:
         """Resume a run from the run store; damaged or refused state is counted and left out.
 
         Args:
-            epoch: The ownership epoch, from before ``saved`` was read.
+            epoch: The ownership epoch, read before ``saved`` was.
             archive_room: Tells whether the journal has room for values that wait for the archive;
                 None without an archive.
             is_one_launch: Whether all workers are of the one launch that the bridge is for.
@@ -224,19 +226,19 @@ class Run:
         self.intake.axis.clock_is(self.clock.clock_is(now_ns))
 
     def go_on(self, now_ns: int) -> None:
-        """Skip the bridge's downtime until ``now_ns``, which does not make workers late."""
+        """Skip the bridge's downtime until ``now_ns``: downtime does not make workers late."""
         self.clock.go_on(now_ns)
         self.liveness.resume(self.clock.resumed_ns)
 
     def take(self, is_over: Callable[[], bool], part_points: int, now_ns: int) -> None:
-        """Take read batches, in parts of about ``part_points``, until the turn is over."""
+        """Take in read batches, in parts of about ``part_points``, until the turn is over."""
         for part, received_ns in self.batches.take(is_over, part_points, now_ns):
             self.add(part, received_ns=received_ns)
             left_out = self.metadata.add(part.announcements)
             self.counts.add(Counter.SAMPLES_DROPPED, left_out, SampleDrop.TOO_MANY_CONFIG_KEYS)
 
     def add(self, decoded: Decoded, *, received_ns: int) -> None:
-        """Add a decoded batch, or one part of a batch; its parts come one after another."""
+        """Add a decoded batch, or one part of it; the parts of a batch come one after another."""
         intake = self.intake
         arrived_ns, received_ns = received_ns, self.clock.at(received_ns)
         if self.batches.begun is None:
@@ -271,7 +273,6 @@ class Run:
         self.reports.add_departures(decoded.departures, received_ns)
 
     def end(self, *, failed: bool, by: str | None = None) -> None:
-        """End all leases, as all workers have ended."""
         self.liveness.end(self.intake.series.workers.states, failed=failed, by=by)
 
     # Close: rows come out.
@@ -282,26 +283,25 @@ class Run:
         *,
         everything: bool = False,
         report: Mapping[str, float] | None = None,
-        at_most: float = math.inf,
+        turn: Turn | None = None,
     ) -> list[Row]:
         """Remove and return every row that is complete as of ``now_ns`` by the bridge's clock.
 
         Args:
-            everything: Also close incomplete rows: no more data will come.
-            at_most: Approximate number of values; ``has_more`` is set if some were left.
-            report: The bridge's report, by tracker key. It goes into the last complete row; with
-                ``everything``, into a row of its own if there is none.
+            everything: Also close incomplete rows, because no more data will come.
+            turn: Complete rows are left once the turn is over, and ``rest_ns`` is set; None for a
+                turn without an end.
+            report: The bridge's report, by tracker key. The report goes into the last complete row;
+                with ``everything``, into a row of its own if there is none.
         """
-        intake = self.intake
+        intake, turn = self.intake, turn or Turn()
         clock_ns, now_ns = now_ns, self.clock.at(now_ns)
         self.reports.look(now_ns)
         intake.rollouts.end_lost(intake.series.workers.states, clock_ns)
-        numeric = self._close_numeric(now_ns, clock_ns, at_most, everything=everything)
-        left = at_most - sum(len(row.values) for row in numeric)
-        tables = intake.tables.close(intake.settings, now_ns, everything=everything, at_most=left)
-        left -= sum(len(table.samples) for table in tables)
+        numeric = self._close_numeric(now_ns, clock_ns, turn, everything=everything)
+        tables = intake.tables.close(intake.settings, now_ns, everything=everything, turn=turn)
         analyses = self._close_analyses(now_ns, everything=everything)
-        self.has_more = left <= 0 or self.span_window.has_more
+        self.rest_ns = clock_ns if turn.has_rest else 0
         self._values.add_to(
             numeric,
             report or {},
@@ -315,23 +315,25 @@ class Run:
         messages = self._take_messages(newest_ns)
         return self._rows([*numeric, *tables, *analyses, *messages])
 
-    def close_surplus(self, now_ns: int) -> list[Row]:
-        """Remove and return open rows beyond the bounds. For the middle of a batch.
+    def close_surplus(self, now_ns: int, turn: Turn | None = None) -> list[Row]:
+        """Remove and return open rows beyond the bounds, in the middle of a batch.
 
-        The progress of its workers is known at its end, and complete rows only then.
+        The progress of the batch's workers is known only at its end, and so are complete rows.
         """
-        steps = self._close_steps(self.clock.at(now_ns), only_surplus=True)
-        windows = self.intake.windows.close_surplus(self.intake.series, self.intake.settings)
+        turn, intake = turn or Turn(), self.intake
+        steps = self._close_steps(self.clock.at(now_ns), turn, only_surplus=True)
+        windows = intake.windows.close_surplus(intake.series, intake.settings, turn)
+        self.rest_ns = now_ns if turn.has_rest else 0
         numeric: list[ClosedStep | ClosedWindow] = [*steps, *windows]
         return self._rows([row for row in numeric if row.values])
 
     def _close_steps(
         self,
         now_ns: int,
+        turn: Turn,
         *,
         everything: bool = False,
         only_surplus: bool = False,
-        at_most: float = math.inf,
     ) -> list[ClosedStep]:
         intake = self.intake
         steps = intake.steps.close(
@@ -344,18 +346,17 @@ class Run:
                 launched=self.launched,
                 everything=everything,
                 only_surplus=only_surplus,
-                at_most=at_most,
+                turn=turn,
             )
         )
         intake.sample_counts.count_late(sum(step.late for step in steps))
         return steps
 
     def _close_numeric(
-        self, now_ns: int, clock_ns: int, at_most: float, *, everything: bool
+        self, now_ns: int, clock_ns: int, turn: Turn, *, everything: bool
     ) -> list[ClosedStep | ClosedWindow]:
-        """Remove and return the complete steps and windows that have a value."""
         intake = self.intake
-        steps = self._close_steps(now_ns, everything=everything, at_most=at_most)
+        steps = self._close_steps(now_ns, turn, everything=everything)
         intake.goodput.follow(intake.steps.attempts.begun, intake.axis.steps)
         windows = intake.windows.close(
             intake.series,
@@ -363,7 +364,7 @@ class Run:
             now_ns,
             clock_ns=clock_ns,
             everything=everything,
-            at_most=at_most - sum(len(step.values) for step in steps),
+            turn=turn,
         )
         # Their steps are those of the leader's times.
         if shift_ns := intake.series.workers.shift_of(intake.axis.leader):
@@ -400,7 +401,7 @@ class Run:
         return analyses
 
     def add_finding(self, finding: Finding) -> None:
-        """Take a finding of a diagnosis; of a new fault, spans of before and after it stay."""
+        """Add a diagnosis' finding; for a new fault, keep spans of before and after its begin."""
         since = finding.causes[0].get("since_step") if finding.causes else None
         if self.findings.add(finding) and isinstance(since, int):
             self.span_window.found(since, self.intake.axis.role)
@@ -415,8 +416,12 @@ class Run:
         return [*findings, *warnings]
 
     def _rows(self, closed: list[Closed]) -> list[Row]:
-        """Return the closed rows, in order of time."""
         closed.sort(key=lambda row: row.time_ns)
+        self._arrived_ns += [
+            row.received_ns
+            for row in closed
+            if isinstance(row, ClosedStep | ClosedWindow) and row.received_ns
+        ]
         if closed:
             self._newest_ns = max(self._newest_ns, closed[-1].time_ns)
         return [row for one in closed for row in self.row_maker.rows(one)]
@@ -431,7 +436,7 @@ class Run:
         *,
         everything: bool = False,
     ) -> Commit:
-        """Return everything that changed since the last commit, with the present state."""
+        """Return all changes since the last commit, with the present state."""
         intake, recent = self.intake, self.span_window.recent
         history = self.take_history(now_ns, everything=everything)
         taken = self.batches.commit()
@@ -482,11 +487,14 @@ class Run:
             step=self.step,
         )
 
-    def committed(self) -> Mapping[str, DroppedPoints]:
-        """Add the committed counts to the bridge's counters.
+    def committed(self, now_ns: int, team: str) -> Mapping[str, DroppedPoints]:
+        """Add the committed counts and delays to the bridge's counters.
+
+        Args:
+            now_ns: Time of the commit, by the bridge's clock.
 
         Returns:
-            By worker, the points that were dropped by the series limit since the last commit.
+            By worker, the points dropped by the series limit since the previous commit.
         """
         series, counts = self.intake.series, self.counts
         counts.add(Counter.VALUES_FOLDED, series.newly_folded, ValueFold.ATTRIBUTES)
@@ -506,15 +514,19 @@ class Run:
                 lost,
             )
         counts.committed(self.sample_counts)
+        if self._arrived_ns:
+            now_ns = self.clock.at(now_ns)
+            delays_s = [(now_ns - at_ns) / _NS_PER_S for at_ns in self._arrived_ns]
+            counts.delayed(delays_s, team)
+            self._arrived_ns = []
         dropped, self.intake.dropped = self.intake.dropped, {}
         return dropped
 
     def unload(self) -> None:
-        """Give uncommitted counts back to the bridge's counters; the object is of no more use."""
+        """Give uncommitted counts back to the bridge's counters; the run must not be used again."""
         self.counts.give_back()
 
     def take_history(self, now_ns: int, *, everything: bool = False) -> HistoryRecords | None:
-        """Return the history records since the last call."""
         intake = self.intake
         return intake.history.take(
             now_ns,
@@ -538,23 +550,27 @@ class Run:
 
     @property
     def is_open(self) -> bool:
-        """Return whether some samples are in no row yet."""
         intake = self.intake
         parts = (intake.steps, intake.windows, intake.tables, self.span_window)
         is_told = not (self.findings.waiting or intake.warnings)
         return not is_told or any(part.is_open for part in parts)
 
     @property
+    def has_more(self) -> bool:
+        """Return whether ``close`` has more to do at once."""
+        return self.rest_ns > 0 or self.span_window.has_more
+
+    @property
     def is_watching(self) -> bool:
         """Return whether time alone may close a row: samples wait, or a worker may be lost.
 
-        After everything was closed, False until the next export.
+        After everything was closed, return False until the next export.
         """
         return self.is_open or (self.reports.has_exports and self.liveness.has_living)
 
     @property
     def has_metrics(self) -> bool:
-        """Return whether a worker has reported more than its standing and its machine's metrics."""
+        """Return whether a worker has reported metrics beside its standing and its machine's."""
         if self.span_window.newest_step is not None:
             return True
         groups = self.intake.series.keys.groups
@@ -562,12 +578,12 @@ class Run:
 
     @property
     def status(self) -> ExperimentStatus | None:
-        """Return the status of the experiment by its workers; None before the first export."""
+        """Return the experiment's status by its workers' state; None before the first export."""
         return self.liveness.status()
 
     @property
     def step(self) -> int | None:
-        """Return the newest step, by spans where no metric has one; None before the first."""
+        """Return the newest step, from spans if no metric has one; None before the first."""
         newest = self.intake.axis.steps.newest
         return self.span_window.newest_step if newest is None else newest
 
@@ -602,7 +618,7 @@ class Run:
     def stored(self) -> StoredRun:
         """Return the state for the journal, without the settings.
 
-        It shares the containers of the state: encode it before that changes.
+        The result shares the containers of the run: encode it before the run changes.
         """
         intake = self.intake
         state = StoredState(
@@ -635,7 +651,7 @@ class Run:
         return StoredRun(state, self.metadata, self.batches.cut)
 
     def _restore(self, stored: StoredRun) -> None:
-        """Take over a stored state. Anything may be raised, see ``refusing``."""
+        """Take over a stored state. Bad state may raise any error, see ``refusing``."""
         kept, intake = stored.state, self.intake
         self.metadata = stored.metadata
         if stored.cut is not None:
@@ -685,7 +701,7 @@ class Run:
 def _counting_refusals(
     counters: Counters, key: ExperimentKey, what: str, lost: str
 ) -> Iterator[None]:
-    """Count and log a refused state in the block, and go on without it."""
+    """Count and log state that the block refuses, and go on without that state."""
     try:
         yield
     except StateRefused as exc:

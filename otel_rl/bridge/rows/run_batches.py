@@ -1,4 +1,4 @@
-"""Batches of one run in progress: read from the spool, and taken by parts in the run's turns."""
+"""Batches of one run in progress, read from the spool and taken in by parts in the run's turns."""
 
 import dataclasses
 from collections import deque
@@ -9,8 +9,6 @@ from otel_rl.bridge.journal.spool import Spooled
 from otel_rl.bridge.otlp.decode import decode_parts
 from otel_rl.records import Decoded, Measurements, Offset, Point
 
-__all__ = ["RunBatches"]
-
 _LARGE_BYTES: Final = 1 << 20
 """Size of a batch that takes a multiple of it in memory while it is in progress."""
 
@@ -19,17 +17,17 @@ class RunBatches:
     """Batches of one run that are not committed yet.
 
     Attributes:
-        unread: Batches that were read and not taken completely, the first perhaps in part.
-        reads_on: Whether more may wait behind them.
-        parts: The rest of the first unread batch; None before its first part.
-        cut: Offset of the first unread batch, and the position in it; None before its first part.
-        begun: Whether that batch had points so far, and new ones; None before its first part.
-        taken: Batches that were taken completely, since the commit.
-        taken_bytes: Size of the taken batches.
-        taken_ns: When the first taken batch was taken, by the bridge's clock.
+        unread: Batches that were read and not taken completely; the first may be taken in part.
+        reads_on: Whether more batches may wait behind the unread ones.
+        parts: Remaining parts of the first unread batch; None before its first part.
+        cut: Offset of the first unread batch, and the position in that batch; None before its first
+            part.
+        begun: Whether that batch had points so far, and new points; None before its first part.
+        taken: Batches that were taken completely since the commit.
+        taken_ns: Time at which the first taken batch was taken, by the bridge's clock.
         heard_ns: Arrival of the last batch of which a part was taken.
-        lost_ns: It is unknown which points up to this time are in the run; 0 if it is known.
-        lost: Points that were dropped for that, since the commit.
+        lost_ns: Time up to which nobody knows which points are in the run; 0 if that is known.
+        lost: Number of points dropped for that reason since the commit.
     """
 
     def __init__(self) -> None:
@@ -52,11 +50,11 @@ class RunBatches:
         return bool(self.unread) and len(self.unread[0].batch.payload) >= _LARGE_BYTES
 
     def read(self, spooled: Sequence[Spooled], max_bytes: int) -> None:
-        """Add batches to take, valid ones or one damaged one.
+        """Add batches that are to be taken: valid ones, or one damaged one.
 
         Args:
             spooled: The next batches of the run, in order.
-            max_bytes: Size at which the read ended; if they have as much, more may wait.
+            max_bytes: Size at which the read ended; if the batches reach it, more may wait.
         """
         self.reads_on = sum(len(one.batch.payload) for one in spooled) >= max_bytes
         for place, one in enumerate(spooled):
@@ -72,9 +70,9 @@ class RunBatches:
     def take(
         self, is_over: Callable[[], bool], part_points: int, now_ns: int
     ) -> Iterator[tuple[Decoded, int]]:
-        """Yield the next parts, of about ``part_points``, and their arrival until the turn is over.
+        """Yield the next parts, of about ``part_points``, with their arrival, within the turn.
 
-        There is one part at least. It counts as taken when the next one is asked for.
+        At least one part is yielded. A part counts as taken when the next one is asked for.
         """
         while self.unread:
             one = self.unread[0]
@@ -110,7 +108,7 @@ class RunBatches:
 
 
 def _after(part: Decoded, lost_ns: int) -> Decoded:
-    """Return the part after a time. Announcements may be repeated anyway."""
+    """Return a part's points after a time. Announcements may be repeated, so all stay."""
     return dataclasses.replace(
         part,
         points=[point for point in part.points if _latest_ns(point) > lost_ns],

@@ -1,29 +1,27 @@
-"""Counts of a run: of its samples (late ones, repeats, dropped ones), and of anything else.
+"""Counts of a run: of its samples (late, repeated, dropped), and of other things.
 
-They are in the run's reports, and once they are committed in the bridge's counters.
+The run's reports show the counts; committed counts are in the bridge's counters, too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from msgspec.structs import replace
 
-from otel_rl.bridge.counters import Counter, Counters, SampleDrop
+from otel_rl.bridge.counters import Counter, Counters, Delay, SampleDrop
 from otel_rl.bridge.journal.state import Stored
 from otel_rl.records import ExperimentKey
 
-__all__ = ["RunCounts", "SampleCounts"]
-
 
 class SampleCounts(Stored):
-    """Counts of samples. A measurement is one; so is a point of a counter or histogram.
+    """Counts of samples. A measurement is one sample; so is a point of a counter or histogram.
 
     Attributes:
-        taken: In a row, now or later.
-        late: Of those, the ones that arrived after their row was closed and made one of their own.
-        duplicate: Repeats, or overtaken by a later total, and left out.
-        too_many_series: Dropped: the experiment has ``max_series`` series.
-        too_old: Dropped: they may be repeats of forgotten samples.
+        taken: Samples that are in a row, or will be in one.
+        late: Taken samples that arrived after their row was closed, and made a row of their own.
+        duplicate: Samples left out because they are repeats, or were overtaken by a later total.
+        too_many_series: Samples dropped because the experiment has ``max_series`` series.
+        too_old: Samples dropped because they may be repeats of forgotten samples.
         spans_too_old: Spans that were too late to explain a step, or were evicted for newer ones.
     """
 
@@ -38,21 +36,19 @@ class SampleCounts(Stored):
         self.late += samples
 
     def drop_as_duplicate(self, samples: int) -> None:
-        """Move samples from ``taken`` to ``duplicate``."""
         self.taken -= samples
         self.duplicate += samples
 
     def drop_as_too_old(self, samples: int) -> None:
-        """Move samples from ``taken`` to ``too_old``."""
         self.taken -= samples
         self.too_old += samples
 
 
 class RunCounts:
-    """Counts of one run, and when it gets a report of them.
+    """Counts of one run, and the schedule of its reports.
 
     Attributes:
-        of_run: Counts beside those of samples, by name and reason, since the run began.
+        of_run: Counts of other things than samples, by name and reason, since the run began.
     """
 
     def __init__(self, counters: Counters, key: ExperimentKey) -> None:
@@ -74,8 +70,10 @@ class RunCounts:
         if n:
             self._waiting[counter, reason] = self._waiting.get((counter, reason), 0) + n
 
+    def delayed(self, seconds: Iterable[float], team: str) -> None:
+        self._counters.delayed(Delay.ROW, seconds, team=team)
+
     def committed(self, samples: SampleCounts) -> None:
-        """Add the committed counts to the bridge's counters."""
         now, before, add = samples, self._counted, self._counters.add
         for counter, reason, n in (
             (Counter.SAMPLES_TAKEN, None, now.taken - before.taken),
@@ -96,11 +94,11 @@ class RunCounts:
         self._waiting = {}
 
     def give_back(self) -> None:
-        """Give uncommitted counts back to the bridge's counters: the run is forgotten."""
+        """Give uncommitted counts back to the bridge's counters, because the run is forgotten."""
         self._counters.give_back_run(self._key, self._moved)
 
     def is_due(self, now_ns: int, interval_ns: int) -> bool:
-        """Return whether the last report is old enough, or of a clock that was set back since."""
+        """Return whether the last report is old enough, or later than a clock set back since."""
         return not 0 <= now_ns - self._told_ns < interval_ns
 
     def has_changed(self, report: Mapping[str, float]) -> bool:

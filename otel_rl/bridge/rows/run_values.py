@@ -1,9 +1,9 @@
-"""Values of a run as a whole, in the rows of its steps and windows: who lives, goodput, a report.
+"""Values of a run as a whole, in rows of steps and windows: living workers, goodput, a report.
 
-They change slowly, and one wide row costs a tracker less than two.
+These values change slowly, and one wide row costs a tracker less than two rows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from msgspec import field
 
@@ -20,8 +20,6 @@ from otel_rl.semconv import names
 from otel_rl.semconv.names import RlGoodputPartValues
 from otel_rl.semconv.spec import Reduction
 
-__all__ = ["STANDING_METRICS", "ChangeThrottle", "RunValues"]
-
 _NS_PER_S = 1_000_000_000
 
 # Interval of repeats in rows that are written anyway: a chart of them is no single dot.
@@ -32,7 +30,7 @@ _PATIENCE_NS = 5 * _NS_PER_S
 
 
 class ChangeThrottle(Stored):
-    """Remembers the values last written."""
+    """Holds back values that change often, by remembering the values written last."""
 
     _written: Mapping[str, Number] = field(default_factory=dict)
     _written_ns: Int64 = 0
@@ -41,16 +39,13 @@ class ChangeThrottle(Stored):
     def needs_a_row(
         self, values: Mapping[str, float], now_ns: int, *, everything: bool = False
     ) -> bool:
-        """Return whether ``values`` have changed and waited long enough."""
+        """Return whether ``values`` have changed and were held back long enough."""
         if values == self._written:
             self._changed_ns = None
             return False
         if self._changed_ns is None or self._changed_ns > now_ns:
             self._changed_ns = now_ns
         return everything or now_ns - self._changed_ns >= _PATIENCE_NS
-
-    def forget(self) -> None:
-        self._written = {}
 
     def take(self, values: Mapping[str, float], now_ns: int) -> Mapping[str, float]:
         """Return ``values`` if a row with them is due now, else nothing."""
@@ -79,7 +74,7 @@ _GOODPUT_PARTS = (
 
 
 class RunValues:
-    """Adds the values of the run as a whole to the latest row, and makes one where none is."""
+    """Adds the run's values to its latest row, and makes a row where there is none."""
 
     def __init__(
         self,
@@ -103,36 +98,23 @@ class RunValues:
         now_ns: int,
         everything: bool,
     ) -> None:
-        """Add to the latest of ``rows``, or append one if a change is due or all is closed.
-
-        Moments when workers were missing, noticed only later, become rows of their own. The present
-        values come in a row of a later time.
+        """Add the values to the latest of ``rows``, or append a row if one is due or all closes.
 
         Args:
-            rows: Of steps and windows.
             report: The bridge's report, by tracker key.
-            newest_ns: Event time of the latest row before.
+            newest_ns: Event time of the latest earlier row.
             now_ns: The bridge's clock without its downtime.
-            everything: No more data will come.
+            everything: Whether no more data will come.
         """
         if report and everything and not rows and newest_ns:
             rows.append(ClosedWindow(newest_ns, {}))
         standings = self._standings(self._liveness.roles())
-        dips = list(self._dips())
-        if dips:
-            self._throttle.forget()
         is_due = self._throttle.needs_a_row(standings, now_ns, everything=everything)
-        if rows:
-            # A row of an earlier time would leave the dip as the last word.
-            since_ns = max((dip.time_ns for dip in dips), default=0)
-            is_due = all(row.time_ns <= since_ns for row in rows)
-        if is_due:
+        if not rows and is_due:
             rows.append(ClosedWindow(max(newest_ns, clock_ns), {}))
         if not rows:
-            rows += dips
             return
         latest = max(rows, key=lambda row: row.time_ns)
-        rows += dips
         self._note(report)
         latest.values.update(report)
         latest.values.update(self._throttle.take(standings, now_ns))
@@ -140,13 +122,6 @@ class RunValues:
         goodput = self._goodput(self._intake.goodput.take(now_ns, is_over=is_over))
         self._note(goodput)
         latest.values.update(goodput)
-
-    def _dips(self) -> Iterator[ClosedWindow]:
-        for role, at_ns, alive in self._liveness.take_dips():
-            values: dict[str, float] = {}
-            self._put(values, role, names.RL_SERVICE_ALIVE, float(alive))
-            if values:
-                yield ClosedWindow(at_ns, values)
 
     def _standings(self, roles: Mapping[str, RoleStanding]) -> dict[str, float]:
         values: dict[str, float] = {}
@@ -158,7 +133,7 @@ class RunValues:
     def _goodput(self, spent: Mapping[str, Spent]) -> dict[str, float]:
         """Return the goodput of the run and of its roles, by tracker key.
 
-        A part without any time has no key.
+        A part that spent no time has no key.
         """
         values: dict[str, float] = {}
         for role, of in spent.items():

@@ -1,17 +1,17 @@
-"""Makes rows of the batches in the spool. Synchronous: one thread, and time is an argument.
+"""Makes rows from the batches in the spool. One thread runs it; time is an argument.
 
     spool ─ read ─> decode ─> align ─> run store ─> notify
             (a share of each run)  (one transaction for all of them)
 
-Runs take turns, so that one does not delay another, and fail separately: a failed one is rolled
-back to its last commit and retried later, while the others go on.
+Runs take turns, so that none delays another, and fail separately: a failed run is rolled back to
+its last commit and retried later, while the others go on.
 
-A turn ends after a slice of time, also in the middle of a batch, where the run's next
-turn resumes. Rows closed before that, because of the bounds on open data, are committed with the
-position in the batch: so after a crash nothing is taken twice.
+A turn ends after a slice of time, also in the middle of a batch or of its rows, where the run's
+next turn resumes. Rows that were closed before that, because of the bounds on open data, are
+committed with the position in the batch: so after a crash no point is taken twice.
 
-A commit writes the whole state of a run. So batches without a row stay in the spool for a while
-after they were taken, and after a crash they are taken again into the state of the last commit.
+A commit writes the whole state of a run. So taken batches that completed no row stay in the spool
+for a while, and after a crash they are taken again into the state of the last commit.
 """
 
 import logging
@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_rl.bridge.counters import CommitRefusal, Counter, Counters, SampleDrop, Where
+from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
 from otel_rl.bridge.journal.interface import Ownership, SoleOwner
 from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
@@ -31,7 +31,8 @@ from otel_rl.bridge.rows.messages import CRASH, TOLD, DroppedPoints, Finding, Ne
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.run_batches import RunBatches
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.errors import JournalError, LeaseLost, ShareUsedUp
+from otel_rl.bridge.rows.turn import Turn
+from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import (
     PART,
     Description,
@@ -41,8 +42,6 @@ from otel_rl.records import (
     Row,
     WorkerFailure,
 )
-
-__all__ = ["NO_METRIC_HINT", "Around", "Pace", "Rotation", "Scheduler"]
 
 _log = logging.getLogger(__name__)
 
@@ -69,8 +68,9 @@ _MOST_LARGE: Final = 2
 _ROUND_S: Final = 0.5
 """Seconds of all turns of a round: its rows are then committed."""
 
-_ROW_VALUES: Final = 100_000
-"""Approximate number of a run's values that become rows in one transaction."""
+_ROW_VALUES: Final = 10_000
+"""Approximate number of a run's values that become rows in one turn. The turn's clock sees that
+they are closed; to number and to store them takes several times as long."""
 
 _UNCOMMITTED_BYTES: Final = 4 << 20
 """Batches without a row are committed at this size, or at that of the run's state if it is larger,
@@ -87,8 +87,7 @@ _MOST_LOOK_NS: Final = _NS_PER_S
 row that time closes is a second later at most."""
 
 _RETRY_NS: Final = _NS_PER_S
-"""After a failure that is not a batch's fault: a bug, a damaged page of the journal, a used-up
-share."""
+"""After a failure that is not a batch's fault: a bug, a damaged page of the journal."""
 
 _LOG_EVERY_NS: Final = 60 * _NS_PER_S
 """What is retried every second, and workers that fail again and again, are worth a line a
@@ -97,21 +96,23 @@ minute."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What the scheduler asks of the rest of the bridge, and what it tells it.
+    """What the scheduler asks the rest of the bridge, and what it reports to the bridge.
 
     Attributes:
-        dropped: Called with points over a run's series limit, by worker, once that is committed.
+        dropped: Called with the points over a run's series limit, by worker, once that is
+            committed.
         gauges: Returns the gauges of a run's report, by tracker key.
         archive_room: Tells whether the journal has room for values that wait for the archive; None
             without an archive.
-        is_one_launch: Whether all workers are of one launch.
-        told: Called with news of a run, once they are committed.
+        is_one_launch: Whether all workers belong to one launch.
+        told: Called with news of a run once they are committed.
     """
 
     notify: Callable[[ExperimentKey], None] = lambda _: None
     dropped: Callable[[ExperimentKey, Mapping[str, DroppedPoints]], None] = lambda *_: None
     gauges: Callable[[ExperimentKey], Mapping[str, float]] = lambda _: {}
     tenant: Callable[[ExperimentKey], str] = lambda _: ""
+    team: Callable[[ExperimentKey], str] = lambda _: ""
     owners: Ownership = field(default_factory=SoleOwner)
     archive_room: Callable[[], bool] | None = None
     is_one_launch: bool = False
@@ -120,14 +121,16 @@ class Around:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long turns are, and how often things happen that do not depend on the data.
+    """Length of turns, and intervals of actions that do not depend on the data.
 
     Attributes:
         report_interval_s: Interval of the bridge's reports in a run.
         commit_every_s: Longest time for which batches without a row stay uncommitted.
-        slice_s: Longest turn in seconds; other runs wait for the rest of one turn and one more.
-        part: Approximate points of a batch that are taken before the turn looks at the clock.
-        clock_s: Monotonic clock, in seconds, by which turns and rounds end.
+        slice_s: Longest turn in seconds; other runs wait for the rest of one turn and one more
+            turn.
+        part: Approximate points of a batch that are taken, and values that become rows, before the
+            turn checks the time.
+        clock_s: Monotonic clock in seconds that ends turns and rounds.
     """
 
     report_interval_s: float = 10.0
@@ -138,9 +141,9 @@ class Pace:
 
 
 class Rotation:
-    """Alternates tenants; of one tenant, the run with the oldest turn is next.
+    """Alternates between tenants; within a tenant, the run with the oldest turn is next.
 
-    A new run follows those that are there, so that many new ones do not delay old ones. One thread
+    A new run follows the present ones, so that many new runs do not delay old ones. One thread
     calls the methods.
     """
 
@@ -155,7 +158,7 @@ class Rotation:
 
     @property
     def is_complete(self) -> bool:
-        """Report whether all runs have had a turn since this was last True."""
+        """Return whether all runs have had a turn since this last returned True."""
         return not self._left
 
     def turns(self, keys: Iterable[ExperimentKey]) -> Iterator[ExperimentKey]:
@@ -184,8 +187,8 @@ class _Trouble:
     """Failure state of a run.
 
     Attributes:
-        failed_ns: Time of the failure; a pause follows.
-        suspect: Batch that failed last; once it fails again, it is set aside.
+        failed_ns: Time of the failure, which a pause follows.
+        suspect: Batch that failed last; if it fails again, it is set aside.
     """
 
     failed_ns: int = 0
@@ -194,7 +197,7 @@ class _Trouble:
 
 @dataclass(slots=True)
 class _Round:
-    """Work prepared in a round, and whether more may be ready at once."""
+    """Work prepared in a round, and whether more work may be ready at once."""
 
     commits: list[Commit] = field(default_factory=list)
     has_more: bool = False
@@ -203,8 +206,8 @@ class _Round:
 class Scheduler:
     """Only reader of the spool and writer of the run store, for the runs that this bridge owns.
 
-    One thread calls the methods; those that any thread may call say so. They copy or change a dict
-    in one step of the interpreter.
+    One thread calls the methods; methods that any thread may call say so. Those copy or change a
+    dict in one step of the interpreter.
     """
 
     def __init__(
@@ -238,29 +241,34 @@ class Scheduler:
         # Whether a run had more data in its turn since the last complete rotation.
         self._has_more = False
         self._looked_ns = self._logged_ns = 0
+        self._called_s = self._pace.clock_s()  # when it was the present call's ``now_ns``
         for key in run_store.open_runs():
             if self._epoch(key) is not None:
                 self.begin(key)
 
     def round(self, now_ns: int) -> bool:
-        """Make rows of a share of the waiting batches, and of what is complete by ``now_ns``.
+        """Make rows of a share of the waiting batches, and of everything complete by ``now_ns``.
 
-        Of many runs, as many have a turn as there is time for; the others follow in the next
+        If there are many runs, as many have a turn as time allows; the others follow in the next
         rounds.
 
         Returns:
-            Whether more may be ready at once.
+            Whether more work may be ready at once.
 
         Raises:
-            JournalError: No room for the rows, or the journal is unreachable. The batches wait; try
-                again in a while.
+            JournalError: There is no room for the rows, or the journal is unreachable. The batches
+                wait; the caller tries again later.
         """
+        self._called_s = self._pace.clock_s()
+        return self._round(now_ns)
+
+    def _round(self, now_ns: int) -> bool:
+        end_s = self._pace.clock_s() + _ROUND_S
         self._leave_lost()
         waiting = {key: None for key in self._spool.waiting() if self._epoch(key) is not None}
         share_bytes = _READ_BYTES // max(1, len(waiting))
         looks = self._looks_at_silent(now_ns)
         done = _Round()
-        end_s = self._pace.clock_s() + _ROUND_S
         for key in self._rotation.turns([*waiting, *self._unloaded, *self._loaded]):
             if self._is_paused(key, now_ns):
                 self.begin(key)
@@ -271,7 +279,7 @@ class Scheduler:
                 self._advance(
                     key,
                     share_bytes if key in waiting else 0,
-                    is_over=self._turn(len(waiting)),
+                    turn=self._turn(len(waiting)),
                     now_ns=now_ns,
                     done=done,
                 )
@@ -302,20 +310,21 @@ class Scheduler:
         """Make rows of everything that waits or is open: no more data will come.
 
         Args:
-            failed: For ended workers, whether those without an exit report have failed. None where
-                workers may go on without this bridge.
-            by: Signal that ended them; None if none is known.
-            is_over: Asked after each round. If so, what waits is left to the next bridge, with the
-                open steps of its runs.
+            failed: Whether ended workers without an exit report count as failed. None where workers
+                may go on without this bridge.
+            by: Name of the signal that ended the workers; None if none is known.
+            is_over: Asked after each round. If it returns True, waiting batches and open steps are
+                left to the next bridge.
 
         Raises:
-            JournalError: No room for the rows, or the journal is unreachable. The next bridge makes
-                them again.
+            JournalError: There is no room for the rows, or the journal is unreachable. The next
+                bridge makes the rows again.
         """
+        self._called_s = self._pace.clock_s()
         for trouble in self._troubles.values():
             trouble.failed_ns = 0
         goes_on: Collection[ExperimentKey] = ()
-        while self.round(now_ns):
+        while self._round(now_ns):
             if is_over():
                 goes_on = {*self._spool.waiting()}
                 break
@@ -337,22 +346,22 @@ class Scheduler:
         self._commit(commits, now_ns)
 
     def go_on(self, now_ns: int) -> None:
-        """Skip the bridge's downtime until ``now_ns``: it does not count toward lost workers."""
+        """Skip the bridge's downtime until ``now_ns``, which must not make workers seem lost."""
         for run in self._loaded.values():
             run.go_on(now_ns)
 
     # What any thread may ask, and add.
 
     def experiments(self) -> Collection[ExperimentKey]:
-        """Return the runs in memory or about to be. Any thread may call it."""
+        """Return the runs that are in memory or will be loaded. Any thread may call it."""
         return [*self.begun(), *self._spool.waiting()]
 
     def begun(self) -> Collection[ExperimentKey]:
-        """Return those of ``experiments`` that had a turn. Any thread may call it."""
+        """Return the runs of ``experiments`` that had a turn. Any thread may call it."""
         return [*self._loaded, *self._unloaded]
 
     def progress(self, key: ExperimentKey) -> tuple[int, int] | None:
-        """Return ``Run.progress``; None if it is not in memory. Any thread may call it."""
+        """Return ``Run.progress``; None if the run is not in memory. Any thread may call it."""
         run = self._loaded.get(key)
         return None if run is None else run.progress
 
@@ -361,14 +370,14 @@ class Scheduler:
         return sorted(self._without_metrics)
 
     def begin(self, key: ExperimentKey) -> None:
-        """Load the run in the next round: a silent one has open steps, too.
+        """Load the run in the next round: a run without news may have open steps, too.
 
         Any thread may call it.
         """
         self._unloaded[key] = None
 
     def add_finding(self, key: ExperimentKey, finding: Finding) -> None:
-        """Add a finding of a diagnosis to the run, in the next round or at the end.
+        """Add a finding of a diagnosis to the run in the next round, or at the end.
 
         Any thread may call it.
         """
@@ -382,18 +391,18 @@ class Scheduler:
 
     # A turn of one run.
 
-    def _turn(self, waiting: int) -> Callable[[], bool]:
-        """Begin a turn of one of ``waiting`` runs. Returns what tells whether the turn is over."""
+    def _turn(self, waiting: int) -> Turn:
+        """Begin a turn of one of ``waiting`` runs."""
         clock_s = self._pace.clock_s
         end_s = clock_s() + min(self._pace.slice_s, _ROUND_S / max(1, waiting))
-        return lambda: clock_s() >= end_s
+        return Turn(self._pace.part, _ROW_VALUES, lambda: clock_s() >= end_s)
 
     def _advance(
         self,
         key: ExperimentKey,
         max_bytes: int,
         *,
-        is_over: Callable[[], bool],
+        turn: Turn,
         now_ns: int,
         done: _Round,
     ) -> None:
@@ -402,34 +411,36 @@ class Scheduler:
         run.launched = self.launched
         self._pass_on_finding(key, run)
         batches = run.batches
-        if not batches.unread:
-            batches.reads_on = False
-            if max_bytes:
-                self._read(key, run, max_bytes)
-        if batches.unread:
-            run.used_ns = now_ns
-            if not self._take(key, run, is_over, now_ns):
-                done.has_more = True
+        has_more = batches.has_more or max_bytes > 0
+        if not run.rest_ns:  # else its complete rows come first, as nothing else bounds them
+            if not batches.unread:
+                batches.reads_on = False
+                if max_bytes:
+                    self._read(key, run, max_bytes)
+            if batches.unread:
+                run.used_ns = now_ns
+                if not self._take(key, run, turn.is_over, now_ns):
+                    done.has_more = True
+                    return
+            elif not batches.taken and self._is_idle(run, now_ns):
+                self._uncommitted_findings.pop(key, None)
+                self._unload(key)
                 return
-        elif not batches.taken and self._is_idle(run, now_ns):
-            self._uncommitted_findings.pop(key, None)
-            self._unload(key)
-            return
-        has_more = batches.has_more
+            has_more = batches.has_more
         is_due = self._is_due(run, now_ns, has_more=has_more)
         if not has_more:
             self._troubles.pop(key, None)
         done.has_more |= has_more
         # In a backlog the bridge's clock is far ahead of the data that it reads.
-        clock_ns = batches.heard_ns if has_more else now_ns
+        clock_ns = run.rest_ns or (batches.heard_ns if has_more else now_ns)
         rows: Sequence[Row]
         description: Description | None = None
         if batches.parts is not None:
-            rows = run.close_surplus(clock_ns)
+            rows = run.close_surplus(clock_ns, turn)
         else:
             is_reported = run.counts.is_due(now_ns, self._report_ns)
             report = run.report(self._around.gauges(key)) if is_reported else {}
-            rows = run.close(clock_ns, report=report, at_most=_ROW_VALUES)
+            rows = run.close(clock_ns, report=report, turn=turn)
             done.has_more |= run.has_more
             if rows and report:
                 run.counts.written(report, now_ns)
@@ -440,7 +451,7 @@ class Scheduler:
             self._uncommitted_findings.pop(key, None)
 
     def _read(self, key: ExperimentKey, run: Run, max_bytes: int) -> None:
-        """Read the next batches, valid ones or one damaged one."""
+        """Read the next batches of a run: valid ones, or one damaged one."""
         batches = run.batches
         if batches.cut is not None:
             begun = self._spool.one(key, batches.cut[0])
@@ -455,7 +466,7 @@ class Scheduler:
         batches.read(spooled, max_bytes)
 
     def _take(self, key: ExperimentKey, run: Run, is_over: Callable[[], bool], now_ns: int) -> bool:
-        """Take read batches until the turn is over. Returns whether rows may result."""
+        """Take in read batches until the turn is over. Returns whether rows may result."""
         batches = run.batches
         if batches.unread[0].is_damaged:
             self._set_aside(key, batches.unread.popleft(), SampleDrop.DAMAGED)
@@ -482,7 +493,7 @@ class Scheduler:
         return large < _MOST_LARGE
 
     def _is_due(self, run: Run, now_ns: int, *, has_more: bool) -> bool:
-        """Return whether batches are to be committed without a row."""
+        """Return whether batches that completed no row must be committed now."""
         batches = run.batches
         if batches.parts is not None or not batches.taken:
             return False
@@ -512,17 +523,17 @@ class Scheduler:
     # Commits.
 
     def _commit(self, commits: Sequence[Commit], now_ns: int) -> None:
-        """Commit all runs in one transaction, or each by itself if one is refused.
+        """Commit all runs in one transaction, or each run by itself if one is refused.
 
         Raises:
-            JournalError: No room for the rows, or the journal is unreachable. The runs are rolled
-                back.
+            JournalError: There is no room for the rows, or the journal is unreachable. The runs are
+                rolled back.
         """
         if not commits:
             return
         try:
             self._run_store.commit(commits)
-        except (LeaseLost, ShareUsedUp) as exc:
+        except LeaseLost as exc:
             self._refused(commits, now_ns, exc)
         except JournalError:
             self._go_back(*(commit.key for commit in commits))
@@ -533,11 +544,12 @@ class Scheduler:
         except Exception as exc:  # noqa: BLE001  # counted
             self._refused(commits, now_ns, exc)
         else:
+            stored_ns = now_ns + int((self._pace.clock_s() - self._called_s) * _NS_PER_S)
             for commit in commits:
-                self._committed(commit)
+                self._committed(commit, stored_ns)
 
     def _refused(self, commits: Sequence[Commit], now_ns: int, exc: Exception) -> None:
-        """Commit each by itself, to spare the others; a single one is the run's trouble."""
+        """Commit each run by itself, to spare the others; a single run is put into trouble."""
         if len(commits) > 1:
             for place, commit in enumerate(commits):
                 try:
@@ -549,19 +561,13 @@ class Scheduler:
         key = commits[0].key
         if isinstance(exc, LeaseLost):
             self._leave(key)
-        elif isinstance(exc, ShareUsedUp):
-            self._pause(key, now_ns)
-            reason = CommitRefusal.SHARE_USED_UP
-            self._counters.add(Counter.COMMITS_REFUSED, reason=reason, run=key)
-            if self._may_log(now_ns):
-                _log.warning("Rows of %s cannot be stored, its batches wait: %s", key, exc)
         else:
             self._set_back(key, now_ns)
 
-    def _committed(self, commit: Commit) -> None:
+    def _committed(self, commit: Commit, now_ns: int) -> None:
         run = self._loaded[commit.key]
         self._uncommitted_findings.pop(commit.key, None)
-        dropped = run.committed()
+        dropped = run.committed(now_ns, self._around.team(commit.key))
         if dropped:
             self._around.dropped(commit.key, dropped)
         step = run.step
@@ -585,7 +591,7 @@ class Scheduler:
     # Which runs are in memory.
 
     def _load(self, key: ExperimentKey, now_ns: int) -> Run:
-        """Return a run, loaded if it was not. Raises LeaseLost if it is another bridge's."""
+        """Return a run, loading it if needed. Raises LeaseLost if another bridge owns it."""
         run = self._loaded.get(key)
         if run is None:
             epoch = self._epoch(key)  # before its progress is read
@@ -610,20 +616,20 @@ class Scheduler:
             run.unload()
 
     def _go_back(self, *keys: ExperimentKey) -> None:
-        """Forget uncommitted state of these runs, and load them again in the next round."""
+        """Forget the uncommitted state of these runs, and load them again in the next round."""
         for key in keys:
             self.begin(key)
             self._unload(key)
 
     def _leave_lost(self) -> None:
-        """Leave runs that are no longer owned, or owned again in another epoch."""
+        """Leave the runs that are not owned any more, or are owned again in another epoch."""
         lost = [key for key, run in self._loaded.items() if self._epoch(key) != run.epoch]
         lost += [key for key in [*self._unloaded] if self._epoch(key) is None]
         for key in lost:
             self._leave(key)
 
     def _leave(self, key: ExperimentKey) -> None:
-        """Forget a run that another bridge owns; if it is owned here again, load it anew."""
+        """Forget a run that another bridge owns; if this bridge owns it again, load it anew."""
         self._unload(key)
         for kept in (self._unloaded, self._troubles, self._findings, self._uncommitted_findings):
             kept.pop(key, None)
@@ -631,7 +637,7 @@ class Scheduler:
             self.begin(key)
 
     def _looks_at_silent(self, now_ns: int) -> bool:
-        """Return whether this round looks at runs without news, too."""
+        """Return whether this round also visits the runs without news."""
         n = len(self._loaded)
         pause_ns = min(n * _NS_PER_LOOK, _MOST_LOOK_NS)
         looks = n <= _FEW_RUNS or _has_passed(pause_ns, self._looked_ns, now_ns)
@@ -654,20 +660,19 @@ class Scheduler:
         trouble = self._troubles.get(key)
         return trouble is not None and not _has_passed(_RETRY_NS, trouble.failed_ns, now_ns)
 
-    def _pause(self, key: ExperimentKey, now_ns: int) -> None:
-        """Roll a run back to its last commit, and leave it out for a while."""
+    def _set_back(self, key: ExperimentKey, now_ns: int) -> None:
+        """Roll a run back to its last commit, and pause it for a while.
+
+        Call it in an ``except``.
+        """
         self._go_back(key)
         self._troubles.setdefault(key, _Trouble()).failed_ns = now_ns
-
-    def _set_back(self, key: ExperimentKey, now_ns: int) -> None:
-        """Pause a run whose rows could not be made. To be called in an ``except``."""
-        self._pause(key, now_ns)
         self._counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
         if self._may_log(now_ns):
             _log.exception("Making rows of %s failed; its batches are kept, retrying.", key)
 
     def _set_aside(self, key: ExperimentKey, one: Spooled, reason: SampleDrop) -> None:
-        """Set an unreadable batch aside. For ``UNDECODABLE`` in an ``except``."""
+        """Set an unreadable batch aside. With ``UNDECODABLE``, call it in an ``except``."""
         self._spool.set_aside(key, one.offset)
         self._troubles.pop(key, None)
         self._counters.add(Counter.SAMPLES_DROPPED, reason=reason, run=key)
@@ -689,10 +694,10 @@ class Scheduler:
 
 
 def _log_failures(key: ExperimentKey, run: Run, description: Description) -> WorkerFailure | None:
-    """Log the end of a run by a failure, and failures of workers, in a crash loop the last.
+    """Log a run's end by a failure, and its workers' failures; of a crash loop only the last one.
 
     Returns:
-        What ended the run, if that is news.
+        The failure that ended the run, if that is news; else None.
     """
     logged, run.logged_failures = run.logged_failures, description.failures
     words = "" if description.crash is None else description.crash.as_crash
@@ -710,5 +715,5 @@ def _log_failures(key: ExperimentKey, run: Run, description: Description) -> Wor
 
 
 def _has_passed(duration_ns: int, since_ns: int, now_ns: int) -> bool:
-    """Return whether this time has passed; True if the clock was set back."""
+    """Return whether a duration has passed; also True if the clock was set back."""
     return not 0 <= now_ns - since_ns < duration_ns

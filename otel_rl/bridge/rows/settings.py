@@ -1,4 +1,4 @@
-"""Settings of the stage that makes rows, and its bounds."""
+"""Settings and bounds of the stage that makes rows."""
 
 from typing import Final, Self
 
@@ -6,14 +6,12 @@ from pydantic import Field
 
 from otel_rl.setting_types import Seconds, Section, Size
 
-__all__ = ["AlignSettings", "RowSettings"]
-
 _WRITTEN_SHARE: Final = 64
 """A journal has room for the written steps of so many roles, at the least."""
 
 
 class RowSettings(Section):
-    """Rules that make rows of samples, as people set them."""
+    """Settings of the rules that turn samples into rows."""
 
     window_s: Seconds = Field(default=5.0, gt=0, le=3600)
     """Length of the windows of measurements without a step."""
@@ -43,7 +41,7 @@ class RowSettings(Section):
 
 
 class AlignSettings(RowSettings):
-    """Rules that make rows of samples, with the bounds on memory that hold for all bridges."""
+    """The settings of ``RowSettings``, with the bounds on memory that hold for all bridges."""
 
     max_keys: int = Field(default=20_000, gt=0)
     """Tracker keys per experiment."""
@@ -91,9 +89,9 @@ class AlignSettings(RowSettings):
 
     @classmethod
     def of(cls, settings: RowSettings, journal_bytes: int = 1 << 62) -> Self:
-        """Return the rules of a bridge with a journal of so many bytes.
+        """Return the settings for a bridge with a journal of ``journal_bytes``.
 
-        Written steps stay in the journal as long as their run goes on: they must never fill it.
+        Written steps stay in the journal as long as their run goes on, and must never fill it.
         """
         rules = cls(**settings.model_dump())
         most = min(rules.max_written_bytes, journal_bytes // _WRITTEN_SHARE)

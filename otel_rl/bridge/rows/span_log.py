@@ -1,8 +1,9 @@
-"""Log of spans: those that are new since the last commit, stored beside the state of a run.
+"""Log of spans: the spans that are new since the last commit, stored beside a run's state.
 
-Spans are too many to be written again with every commit. So each is stored once, in the transaction
-of the rows, and read again after a restart, as in ``dedup_log.py``. The page and exports read it,
-too: without the rules and settings of rows, and so without their libraries.
+Spans are too many to be written again with every commit. So each span is stored once, in the
+transaction of the rows, and read again after a restart, as in ``dedup_log.py``. The page and
+exports read this log, too; so this module imports neither the rules and settings of rows nor their
+libraries.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +12,6 @@ from typing import Final, NamedTuple
 from otel_rl.bridge.journal.state import compress, decode, decompress_each, encode
 from otel_rl.records import SpanRecord
 
-__all__ = ["SpanLog", "read_spans", "span_log"]
-
 _PART: Final = 512
 """Spans in a part of the log, which is read part by part: even large ones take little memory."""
 
@@ -20,7 +19,7 @@ _TEXTS: Final = ("role", "worker", "host", "name", "phase", "phase_class")
 
 
 class SpanLog(NamedTuple):
-    """Spans, to be stored beside the state and passed to ``RecentSpans.restore``."""
+    """Spans that are stored beside the state and passed to ``RecentSpans.restore``."""
 
     newest_ns: int
     body: bytes
@@ -33,7 +32,6 @@ def span_log(spans: Sequence[SpanRecord]) -> SpanLog:
 
 
 def read_spans(body: bytes) -> Iterator[Sequence[SpanRecord]]:
-    """Yield the spans of ``SpanLog.body``, part by part."""
     known: dict[str, str] = {}  # many spans have few different texts
     for raw in decompress_each(body):
         spans = decode(raw, list[SpanRecord])

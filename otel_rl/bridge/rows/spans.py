@@ -1,4 +1,4 @@
-"""Recent spans of a run: kept, logged, and given to the analysis of a step."""
+"""Recent spans of a run: they are kept, logged, and given to the analysis of a step."""
 
 import itertools
 from bisect import bisect_left
@@ -23,8 +23,6 @@ from otel_rl.records import SpanRecord
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["RecentSpans", "SpanWindow"]
-
 _NS_PER_S: Final = 1_000_000_000
 
 # Size of a span without its texts and links: the record, two ids, times, its place in a dict.
@@ -39,14 +37,15 @@ _MAX_WORKERS: Final = 4_096
 
 
 class RecentSpans(Stored, dict=True):
-    """Spans that may still explain a step, each once, in the order of arrival.
+    """Spans that may still explain a step, each kept once, in the order of arrival.
 
-    Stored without the spans, which are in a log of their own.
+    The object is stored without its spans, which are in a log of their own.
 
     Attributes:
-        forgotten_ns: Time up to which spans are forgotten, and no log by ``newest_ns`` is needed.
+        forgotten_ns: Time up to which spans are forgotten; logs with a ``newest_ns`` up to it are
+            not needed.
         newest_ns: Latest end of a span, by worker.
-        unnamed_ns: Latest end of a span of the workers that are forgotten.
+        unnamed_ns: Latest end of a span of the forgotten workers.
     """
 
     forgotten_ns: Int64 = 0
@@ -63,10 +62,10 @@ class RecentSpans(Stored, dict=True):
         return self._spans
 
     def new_of(self, spans: Iterable[SpanRecord]) -> Sequence[SpanRecord]:
-        """Return the spans that are new, each once. Call it before ``add``.
+        """Return the new spans, each once. Call this before ``add``.
 
-        A span older than the window may be a repeat. It is new if it ended after all others of its
-        worker, whose clock is then far behind.
+        A span older than the window may be a repeat. It counts as new if it ended after all other
+        spans of its worker, whose clock is then far behind.
         """
         new: dict[bytes, SpanRecord] = {}
         newest_ns: dict[str, int] = {}
@@ -86,7 +85,7 @@ class RecentSpans(Stored, dict=True):
         """Add spans; repeats make no difference.
 
         Returns:
-            Those that were added, and the number of those that are too old.
+            The spans that were added, and the number of spans that are too old.
         """
         added: list[SpanRecord] = []
         too_old = 0
@@ -135,13 +134,13 @@ class RecentSpans(Stored, dict=True):
         return log
 
     def restore(self, body: bytes, settings: AlignSettings) -> int:
-        """Restore the result of ``take_log``, in any order.
+        """Restore results of ``take_log``, in any order.
 
         Returns:
             Number of evicted spans.
 
         Raises:
-            StateRefused: It is something else.
+            StateRefused: The bytes are not a log of spans.
         """
         dropped = 0
         for spans in read_spans(body):
@@ -164,7 +163,7 @@ class RecentSpans(Stored, dict=True):
 
 
 def _size_bytes(span: SpanRecord) -> int:
-    """Return the approximate size of a span in memory. Short role, worker and host are shared."""
+    """Return the approximate memory of a span. Short role, worker and host are shared."""
     texts = getsizeof(span.name) + getsizeof(span.phase) + getsizeof(span.phase_class)
     for shared in span.role, span.worker, span.host:
         if len(shared) > _SHARED_CHARS:
@@ -183,14 +182,14 @@ _BEFORE_A_FAULT: Final = 9  # steps, of which the median one is usual
 class ChosenSteps(Stored, dict=True):
     """Steps whose spans stay as long as their run, to compare a slow step with a usual one.
 
-    Chosen are steps at growing distances, of which each is a fifth further on; each that takes half
-    as long again as the longest before; and of a fault that is found a usual step before it began,
-    and the first one since.
+    Chosen are steps at growing distances, each a fifth further on than the last; each step that
+    takes half as long again as the longest before; and for a fault that is found, a usual step
+    before it began and the first step since.
 
     Attributes:
-        next_step: The first step that is far enough from the last one.
+        next_step: The next step that is far enough from the last chosen one.
         longest_s: Duration of the longest step so far.
-        left_bytes: Room for further steps.
+        left_bytes: Bytes of room for further steps.
     """
 
     next_step: Int64 = 0
@@ -201,7 +200,7 @@ class ChosenSteps(Stored, dict=True):
         self._fresh: dict[bytes, SpanRecord] = {}
 
     def look(self, of: StepAnalysis, spans: Iterable[SpanRecord]) -> None:
-        """Keep the spans of a step that was just explained, if it is to be kept."""
+        """Keep the spans of a step that was just explained, if the step is chosen."""
         took_s = fsum(of.values.values())
         is_next, is_longer = of.step >= self.next_step, took_s >= _LONGER * self.longest_s
         if is_next:
@@ -212,7 +211,7 @@ class ChosenSteps(Stored, dict=True):
             self._keep(of.step, of.time_ns - int(took_s * _NS_PER_S), of.time_ns, spans)
 
     def found(self, since_step: int, role: str, spans: Collection[SpanRecord]) -> None:
-        """Keep steps of before a fault and after it, as far as their spans are still there."""
+        """Keep a step of before a fault and one after its begin, if their spans are still there."""
         times: dict[int, tuple[int, int]] = {}
         for span in spans:
             if span.name == STEP_SPAN and span.role == role and span.step is not None:
@@ -262,8 +261,8 @@ class SpanWindow(Stored, dict=True):
     """Explains steps by recent spans, which arrive in any order.
 
     Attributes:
-        chosen: Steps whose spans stay.
-        missing: Steps that have spans.
+        chosen: Steps whose spans stay as long as the run.
+        missing: Record of the steps that have spans.
         gaps: Steps without spans, as of the last explanation.
         newest_step: Step that was explained last; None before the first.
     """
@@ -291,14 +290,14 @@ class SpanWindow(Stored, dict=True):
 
     @property
     def crowded_role(self) -> str:
-        """Return the role with most phases in the rows, if there were too many; else empty."""
+        """Return the role with most phases in the rows if there were too many; else empty."""
         if OTHERS not in self._places:
             return ""
         return Counter(role for role, _ in self._places).most_common(1)[0][0]
 
     @property
     def sampled(self) -> str:
-        """Return what shows that spans of steps are dropped on the way, in words; else empty."""
+        """Return in words what shows that spans of steps are dropped on the way; else empty."""
         if self.gaps.is_a_rule:
             return str(self.gaps)
         roles = sorted({role for role, _ in self.missing.marked_ns} - {""})
@@ -306,7 +305,7 @@ class SpanWindow(Stored, dict=True):
 
     @property
     def has_more(self) -> bool:
-        """Return whether the next ``close`` continues to explain, at any time."""
+        """Return whether the next ``close`` continues an explanation, at whatever time."""
         return self._explaining is not None
 
     def add(self, spans: Iterable[SpanRecord], settings: AlignSettings, received_ns: int) -> int:
@@ -334,14 +333,14 @@ class SpanWindow(Stored, dict=True):
         *,
         everything: bool,
     ) -> Sequence[StepAnalysis]:
-        """Explain a bounded number of steps of ``role`` whose spans have had time to arrive.
+        """Explain a bounded number of a role's steps whose spans have had time to arrive.
 
         Args:
             role: Role of the steps; empty if no metric has one.
-            settings: How long to wait for spans.
-            missed: Returns the instances of workers whose last spans may never arrive, and the time
-                range of these. Called if there is something to explain.
-            reported: Steps of the role by metrics.
+            settings: Settings that say how long to wait for spans.
+            missed: Returns the instances of workers whose last spans may never arrive, each with
+                the time range of those spans. Called only if there is a step to explain.
+            reported: Steps of the role that metrics report.
             everything: Also explain steps whose spans may still arrive.
         """
         explained = self._go_on(settings, everything=everything)
@@ -354,7 +353,7 @@ class SpanWindow(Stored, dict=True):
         return explained
 
     def found(self, since_step: int, role: str) -> None:
-        """Keep the spans of steps around the begin of a fault, of a role; empty for the usual."""
+        """Keep spans of steps around the begin of a fault of a role; empty means the usual role."""
         spans = self.recent.by_id.values()
         known = [
             (span.role, span.step)
@@ -393,7 +392,7 @@ class SpanWindow(Stored, dict=True):
         self._explaining = _Explaining(role, self._over_ns(due), explained)
 
     def _go_on(self, settings: AlignSettings, *, everything: bool) -> list[StepAnalysis]:
-        """Explain some of the steps that were begun; the others wait, also over a restart."""
+        """Explain some of the begun steps; the others wait, also over a restart."""
         explaining = self._explaining
         if explaining is None:
             return []
@@ -421,7 +420,7 @@ class SpanWindow(Stored, dict=True):
         return explained
 
     def _with_missed(self, of: StepAnalysis) -> StepAnalysis:
-        """Add the workers whose spans are dropped on the way."""
+        """Add the workers whose spans are dropped on the way to the analysis."""
         dropped = self.gaps.lacking.get(of.step, ())
         if self.gaps.is_a_rule:
             dropped = {span.worker for span in self.recent.by_id.values()}
@@ -468,7 +467,7 @@ class SpanWindow(Stored, dict=True):
 
 
 def _stepping_role(steps: Sequence[tuple[str, int]]) -> str:
-    """Return the role of the run's steps by spans alone: trainers, else that with most."""
+    """Return the role of the run's steps by spans alone: trainers, else the role with most."""
     found = Counter(role for role, _ in steps)
     return max(found, key=lambda role: (role == "trainer", found[role], role))
 
@@ -478,8 +477,7 @@ class _Explaining:
     """Steps that are being explained.
 
     Attributes:
-        role: Role of the steps.
-        over_ns: End of each remaining step, by role and number; also of other roles.
+        over_ns: End of each remaining step, by role and number, including steps of other roles.
         explained: Iterator that explains the next step.
     """
 

@@ -1,4 +1,4 @@
-"""Analysis of a step by its spans: critical path, busy time and health, for its row."""
+"""Analysis of a step by its spans, for its row: critical path, busy time and health."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,8 +15,6 @@ from otel_rl.diagnose.spans.step_health import Observer, RoleHealth, StepHealth
 from otel_rl.records import KeySource, SpanRecord
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
-
-__all__ = ["MAX_PLACES", "MAX_WORKERS", "OTHERS", "HostClock", "Place", "StepAnalysis", "explain"]
 
 MAX_PLACES: Final = 512
 """Bound on pairs of role and phase in the rows of one experiment: a span's name may hold anything,
@@ -39,11 +37,11 @@ Place = tuple[str, str, str]
 
 
 class HostClock(NamedTuple):
-    """Corrected clock.
+    """Correction of a host's clock.
 
     Attributes:
-        ahead_ns: Its lead over the clock of the step; negative if behind.
-        worker: The instance of a worker there.
+        ahead_ns: Nanoseconds by which the clock leads that of the step; negative if it is behind.
+        worker: Instance of a worker on the host.
     """
 
     host: str
@@ -56,20 +54,20 @@ class StepAnalysis:
     """Analysis of a step.
 
     Attributes:
-        time_ns: Its end, on the last rank.
-        values: Tracker key to seconds; their sum is the duration of the step.
+        time_ns: End of the step, on the last rank.
+        values: Tracker key to seconds; the seconds add up to the duration of the step.
         trace_id: Trace of the step, in hexadecimal digits.
-        worker: The instance with most of the critical path.
-        longest: ``<role>/<phase>`` with most of the critical path.
+        worker: The instance that takes most of the critical path.
+        longest: ``<role>/<phase>`` that takes most of the critical path.
         path: (role, phase, instance) to seconds on the critical path.
-        busy: (role, phase, instance) to seconds of the step's time, waits included. Of each role
-            and phase at most ``MAX_WORKERS``, the longest.
-        clocks: Of hosts whose clocks differ from that of the step.
+        busy: (role, phase, instance) to seconds of the step's time, waits included. Each role and
+            phase has at most its ``MAX_WORKERS`` longest instances.
+        clocks: Hosts whose clocks differ from that of the step.
         health: Tracker key to health value of the step.
-        bound: The stage of the pipeline with most of the critical path.
-        stragglers: Tracker key to the instance of a role that cost the step most.
+        bound: Stage of the pipeline that takes most of the critical path.
+        stragglers: Tracker key to the instance of a role that cost the step most time.
         missed: Instances of workers that may have taken part with spans that never arrived.
-        sources: The metric of each key.
+        sources: Metric of each key.
     """
 
     step: int
@@ -95,16 +93,17 @@ def explain(
     places: set[tuple[str, str]],
     missed: Mapping[str, tuple[int, int]],
 ) -> Iterator[StepAnalysis | None]:
-    """Analyse some steps of a role, in the order of their numbers, from the spans of now.
+    """Analyse steps of a role, in the order of their numbers, from the present spans.
 
-    Lazily: None after each part of the work that may take some tens of milliseconds, and the steps.
+    The iterator is lazy: it yields None after each part of the work that may take some tens of
+    milliseconds, and the analyses between them.
 
     Args:
         spans: All known spans, by their ids.
-        role: Role of the steps.
-        steps: Their numbers; those without spans are left out.
-        places: Roles and phases in the rows so far; new ones are added.
-        missed: Instances of workers whose last spans may never arrive, and the time range of these.
+        steps: Numbers of the steps; steps without spans are left out.
+        places: Roles and phases in the rows so far; the call adds new ones.
+        missed: Instances of workers whose last spans may never arrive, with the time range of those
+            spans.
     """
     wanted = set(steps)
     known = [*spans.values()] if wanted else []
@@ -156,8 +155,6 @@ def _explained(
 
 
 class _Explainer:
-    """Analyses steps of one forest."""
-
     def __init__(
         self,
         forest: Forest,
@@ -176,7 +173,7 @@ class _Explainer:
         self._looked_at = 0  # stretches, since the last pause
 
     def explained(self, step: int, root: SpanRecord) -> Iterator[StepAnalysis | None]:
-        """Yield the analysis of the step, by the last rank; None where a pause is due before it."""
+        """Yield the analysis of a step, by its last rank; None before it where a pause is due."""
         meanwhile = self._observer.activity.within(root.start_ns, root.end_ns)
         size = sum(map(len, meanwhile.values()))
         if self._is_pause_due(size):
@@ -250,7 +247,6 @@ class _Explainer:
         return took_ns
 
     def _health(self, health: StepHealth, stepping_role: str) -> Iterator[tuple[str, float]]:
-        """Yield health values by tracker key."""
         for role, of in self._named(health.roles):
             yield self._key(role, names.RL_HEALTH_BUSY), of.busy_ns / of.workers / _NS_PER_S
             yield self._key(role, names.RL_HEALTH_BUBBLE), of.bubble_ns / of.workers / _NS_PER_S
@@ -297,7 +293,7 @@ class _Explainer:
 
 
 def _gaps(forest: Forest, missed: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """Return the time after the last known span that may have had more, of workers with spans."""
+    """Return, for workers with spans, the time after the last span in which more may be missing."""
     newest_ns: dict[str, int] = {}
     if missed:
         for span in forest.spans:
@@ -324,7 +320,6 @@ def _busy(activity: Mapping[Process, Sequence[Stretch]]) -> dict[Place, float]:
 
 
 def _host_clocks(ahead_ns: Mapping[str, int], forest: Forest) -> Iterator[HostClock]:
-    """Yield the clocks, with the first worker of each host."""
     if not ahead_ns:
         return
     worker_of: dict[str, str] = {}

@@ -3,10 +3,10 @@
 from typing import Final
 
 from otel_rl.bridge.journal.interface import Connection, checksum
+from otel_rl.bridge.journal.log import KeptParts
 from otel_rl.bridge.journal.reader import KnownWorker, Standing
 from otel_rl.bridge.journal.state import Count, Int64, StateRefused, Stored, decode, decompress
 from otel_rl.bridge.rows.goodput import Goodput
-from otel_rl.bridge.rows.history import KeptHistory
 from otel_rl.bridge.rows.liveness import Liveness
 from otel_rl.bridge.rows.messages import (
     DataWarning,
@@ -24,13 +24,11 @@ from otel_rl.bridge.rows.steps.step_axis import Attempts, StepAxis
 from otel_rl.bridge.rows.table_rows import OpenTables
 from otel_rl.bridge.rows.window_rows import OpenWindows
 
-__all__ = ["PausableClock", "StoredRun", "StoredState", "read_standing"]
-
 _NONE: Final = "None"  # of a subject that lacks the part
 
 
 class PausableClock(Stored):
-    """The bridge's clock without the time in which it could not receive.
+    """The bridge's clock without the time in which the bridge could not receive.
 
     While a bridge is down, or its disk blocks all requests, workers cannot report. Such downtime
     does not count toward lateness or lost workers, so the clock stands still in between:
@@ -39,8 +37,8 @@ class PausableClock(Stored):
         this clock       10 11 12                12 13 14
 
     Attributes:
-        deaf_ns: Lag of this clock behind the bridge's.
-        since_ns: Its last restart, by the bridge's clock.
+        deaf_ns: How far this clock is behind the bridge's.
+        since_ns: Last restart of this clock, by the bridge's clock.
         latest_ns: The latest time that this clock has shown.
     """
 
@@ -58,10 +56,10 @@ class PausableClock(Stored):
         return shown_ns
 
     def clock_is(self, now_ns: int) -> int:
-        """Adjust to a bridge's clock that was set back: later times were wrong.
+        """Adjust to a bridge's clock that was set back: later shown times were wrong.
 
         Args:
-            now_ns: By the bridge's clock, not that of a batch, which may have waited.
+            now_ns: Time by the bridge's clock, not that of a batch, which may have waited.
 
         Returns:
             The time of this clock.
@@ -74,7 +72,7 @@ class PausableClock(Stored):
         return shown_ns
 
     def go_on(self, now_ns: int) -> None:
-        """Skip the time from the latest shown one to ``now_ns``."""
+        """Skip the time from ``latest_ns`` to ``now_ns``."""
         self.deaf_ns = now_ns - self.latest_ns if self.latest_ns else 0
         self.since_ns = now_ns
 
@@ -93,7 +91,7 @@ class StoredState(Stored, kw_only=True):
     windows: OpenWindows
     tables: OpenTables
     spans: SpanWindow
-    history: KeptHistory
+    history: KeptParts
     findings: NewFindings
     warnings: list[DataWarning]
     dropped: dict[str, DroppedPoints]
@@ -113,9 +111,9 @@ class StoredRun(Stored):
     """A run in the journal.
 
     Attributes:
-        state: For its next rows.
-        metadata: From its announcements.
-        cut: A batch that is taken in part, and how many of its points, samples and spans are.
+        state: State from which the next rows are made.
+        metadata: Metadata from the run's announcements.
+        cut: A batch that is taken in part, with the number of its points, samples and spans taken.
     """
 
     state: StoredState
@@ -124,7 +122,7 @@ class StoredRun(Stored):
 
 
 def read_standing(connection: Connection, run: str) -> Standing:
-    """Return the processes and the verdict of a run; neither if its state cannot be read."""
+    """Return the processes and the verdict of a run; neither if the run's state cannot be read."""
     found = connection.execute("SELECT body, crc FROM states WHERE run_id = ?", (run,)).fetchone()
     if found is None or checksum(found[0], run) != found[1]:
         return Standing((), "")
@@ -155,7 +153,7 @@ def read_standing(connection: Connection, run: str) -> Standing:
 
 
 def _by_the_bridges_clock(time_ns: int, event_ns: int, clock: PausableClock) -> int:
-    """Convert a time of the run's clock to the bridge's; ``event_ns`` is the worker's time."""
+    """Convert a time of the run's clock to the bridge's; ``event_ns`` is by the worker's clock."""
     if time_ns and time_ns > clock.since_ns - clock.deaf_ns:
         return time_ns + clock.deaf_ns
     return max(time_ns, min(event_ns, time_ns + clock.deaf_ns)) if time_ns else 0

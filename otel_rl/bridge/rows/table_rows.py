@@ -1,14 +1,13 @@
-"""Merges text samples into tables: one per role, name and step, with the samples of all workers.
+"""Merges text samples into tables: one for each role, name and step, with all workers' samples.
 
 Samples of different workers come in different requests, so a table waits for the length of a window
-before it becomes a row. Later samples, and those beyond its size, make another one: nothing is left
-out.
+before it becomes a row. Later samples, and those beyond the table's size, make another table: no
+sample is left out.
 
-The console of the run is such a table, too: of all workers, with a numbered line for each of their
-lines. By that number a tracker knows which lines it has.
+The console of the run is such a table, too: it has the lines of all workers, each with a number. By
+that number a tracker knows which lines it has.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -19,12 +18,11 @@ from otel_rl.bridge.journal.state import Count, Int64, Stored, check_json
 from otel_rl.bridge.rows.rollouts import identity_of
 from otel_rl.bridge.rows.series.streams import WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.turn import Turn
 from otel_rl.bridge.tracker_keys import MAX_KEY_BYTES
 from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, Table, TextSample, Value
 from otel_rl.redaction import printable
 from otel_rl.semconv.names import LOG_IOSTREAM
-
-__all__ = ["MAX_ROW_BYTES", "ClosedTable", "OpenTables", "TableSample", "parts", "trace_link"]
 
 MAX_IDENTIFIED = 256
 """Samples with an id in a table: of all rollouts of a step, a tracker gets these, the page all."""
@@ -46,7 +44,7 @@ _TRACE_URL = "trace_url"
 
 
 class TableSample(Stored, gc=False):
-    """Sample in a table."""
+    """A sample in a table."""
 
     role: str
     label: str
@@ -56,13 +54,13 @@ class TableSample(Stored, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class ClosedTable:
-    """Closed table.
+    """A table that is ready for a row.
 
     Attributes:
-        step: Step of its samples; None if they have none.
-        time_ns: Latest event time among them.
-        samples: In the order of event time.
-        first_line: Number of its first line, if this is a part of the run's console.
+        step: Step of the samples; None if they have none.
+        time_ns: Latest event time among the samples.
+        samples: The samples, in the order of event time.
+        first_line: Number of the first line, if the table is a part of the run's console.
     """
 
     step: int | None
@@ -72,11 +70,10 @@ class ClosedTable:
     first_line: int = 0
 
     def table(self, step: int, trace_url: str = "") -> Table:
-        """Return the tracker's table: the step, the fields in order of appearance, the worker.
+        """Return the table for the tracker: step, fields in order of appearance, worker.
 
         Args:
-            step: Step of all its lines.
-            trace_url: See ``trace_link``; with it a sample of a trace has a link to it.
+            trace_url: See ``trace_link``; with a URL, a sample of a trace gets a link to the trace.
         """
         if self.key == CONSOLE:
             return self._console()
@@ -109,13 +106,13 @@ class ClosedTable:
 
 
 class _Table(Stored):
-    """Open table.
+    """A table that waits for samples.
 
     Attributes:
-        received_ns: Arrival of its first sample, by the bridge's clock.
-        size_bytes: Approximate size of its samples.
-        samples: At least one.
-        identified: Number of samples with an id, also of those that are left out.
+        received_ns: Arrival of the first sample, by the bridge's clock.
+        size_bytes: Approximate size of the samples.
+        samples: Samples of the table, at least one.
+        identified: Number of samples with an id, including samples that were left out.
     """
 
     received_ns: Int64
@@ -141,7 +138,7 @@ class OpenTables(Stored):
         return bool(self._open or self._full)
 
     def add(self, sample: TextSample, worker: WorkerState, key: str, received_ns: int) -> bool:
-        """Add a new sample. False if the table has enough samples with an id."""
+        """Add a new sample. Returns False if the table has enough samples with an id."""
         place = (key, sample.step)
         table = self._open.get(place)
         if table is None:
@@ -162,23 +159,23 @@ class OpenTables(Stored):
         now_ns: int,
         *,
         everything: bool,
-        at_most: float = math.inf,
+        turn: Turn,
     ) -> Sequence[ClosedTable]:
         """Remove and return every table that has waited long enough.
 
         Args:
             now_ns: The bridge's clock, without its downtime.
             everything: Whether no more data will come.
-            at_most: Number of samples; tables beyond it stay open until the next call.
+            turn: Tables that are left once the turn is over stay open until the next call.
         """
         wait_ns = int(settings.window_s * _NS_PER_S)
         closed, self._full = self._full, []
         for place, table in [*self._open.items()]:
             table.received_ns = min(table.received_ns, now_ns)  # the clock may be set back
             if everything or now_ns - table.received_ns >= wait_ns:
-                if at_most <= 0:
+                if turn.leaves_rest():
                     break
-                at_most -= len(table.samples)
+                turn.made(len(table.samples))
                 closed.append((*place, self._open.pop(place)))
         return [self._closed(*one) for one in closed]
 
@@ -191,12 +188,12 @@ class OpenTables(Stored):
 
 
 def trace_link(url: str, trace_id: str) -> str:
-    """Return the URL of a trace, from one with ``{trace_id}`` in it."""
+    """Return the URL of a trace, made from a URL with ``{trace_id}`` in it."""
     return url.replace("{trace_id}", trace_id)
 
 
 def _lines(sample: TableSample) -> list[str]:
-    """Return the lines of a console's sample; nothing in them ends a line or moves a cursor."""
+    """Return the lines of a console sample, without characters that end lines or move cursors."""
     text = str(sample.fields["text"]).removesuffix("\n")
     return [printable(line, keep="\t") for line in text.split("\n")]
 
@@ -206,7 +203,7 @@ def _size(values: Iterable[Value]) -> int:
 
 
 def parts(values: dict[str, float], max_bytes: int = MAX_ROW_BYTES) -> Iterator[dict[str, float]]:
-    """Yield the values in as few rows as needed, in their order; at least one."""
+    """Yield the values in as few rows as needed, in their order; at least one row."""
     if len(values) * _MAX_PAIR_BYTES <= max_bytes:  # nearly always
         yield values
         return

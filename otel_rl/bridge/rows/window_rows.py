@@ -1,16 +1,16 @@
 """Window rows: time-driven samples in windows of event time.
 
-Counters become totals and rates, histograms quantiles, levels (queue depths, utilisations) the
-reduction over workers of their measurements. Of several workers that report one GPU, one counts. A
-window is closed when every live worker has come past its end, or ``wait_s`` after its
-newest sample arrived. Later samples make a row of their own.
-What counts during steps has its rates and quantiles in rows of steps, see ``steps/step.py``.
+Counters become totals and rates, histograms become quantiles, and levels (queue depths,
+utilisations) become the reduction of their measurements over workers. Of several workers that
+report one GPU, one counts. A window is closed when every live worker has come past its end, or
+``wait_s`` after its newest sample arrived. Later samples make a row of their own.
+Counts of steps have their rates and quantiles in rows of steps, see ``steps/step.py``.
 
-A rate covers a whole window: that of a cut one, because its worker left before its end or the run
-ended, would be of a moment, and twelve thousand tokens of a step of twelve seconds would appear as
-the rate of one second. So a cut window has a rate only where the counted interval is as long as a
-window. The first window of a counter may hold too little; its count is then in the rate of the next
-one. The totals have all.
+A rate covers a whole window. The rate of a window that was cut, because its worker left before its
+end or the run ended, would cover a moment: twelve thousand tokens of a step of twelve seconds would
+appear as the rate of one second. So a cut window has a rate only where the counted interval is as
+long as a window. The first window of a counter may hold too little; its count is then in the rate
+of the next window. The totals have all counts.
 """
 
 import math
@@ -29,18 +29,17 @@ from otel_rl.bridge.rows.reduce import (
     put,
     reduced,
 )
-from otel_rl.bridge.rows.row_values import miss_ratios, single_rows, statistics_of
+from otel_rl.bridge.rows.row_values import miss_ratios, single_rows, statistics_of, take_earliest
 from otel_rl.bridge.rows.series.cumulative import Increment
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Group, Stream
 from otel_rl.bridge.rows.series.worker_clock import tolerance_ns
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.turn import Turn
 from otel_rl.records import HOST_ID, HistogramPoint
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Reduction
-
-__all__ = ["ClosedWindow", "OpenWindows"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -53,22 +52,26 @@ _MIN_RATE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ClosedWindow:
-    """One row of time-driven values."""
+    """One row of time-driven values.
+
+    Attributes:
+        received_ns: Arrival of the last sample; 0 for a row beside that of a window.
+    """
 
     time_ns: int
     values: dict[str, float]
+    received_ns: int = 0
 
 
 class _Counted(Stored, gc=False):
-    """Count of one worker in a window.
+    """One worker's count in a window.
 
     Attributes:
-        worker: Its role and label.
-        from_ns: Start of its counting in the window.
-        to_ns: End of its counting in the window.
-        value: The finite part, which goes into the total: one NaN would make the total NaN for
+        worker: Role and label of the worker.
+        from_ns: Time at which its counting starts in the window.
+        to_ns: Time at which its counting ends in the window.
+        value: The finite part, which goes into the total: a single NaN would make the total NaN for
             good.
-        seconds: Duration of the counting.
         oddity: NaN or an infinity, if one was counted; the rate shows it.
     """
 
@@ -104,9 +107,9 @@ class _Counted(Stored, gc=False):
     def rate(self, cover_s: float) -> float:
         """Return the rate per second in a window that covers ``cover_s``.
 
-        A worker that was there for most of the window is measured by its own time, because its
-        exports do not fall on the window's bounds. One that came and went counted for a moment of
-        the window only.
+        A worker that was present for most of the window is measured by its own time, because its
+        exports do not fall on the window's bounds. A worker that came and went counted only for a
+        moment of the window.
         """
         seconds = self.seconds if self.seconds > cover_s / 2 else cover_s
         return (self.value + self.oddity) / seconds
@@ -116,10 +119,10 @@ _CountedOfGroups = dict[Count, Annotated[dict[Count, _Counted], Meta(min_length=
 
 
 class _Window(Stored, gc=False):
-    """Samples of one window so far, by the numbers of their group and stream.
+    """Samples of one window so far, by the numbers of their groups and streams.
 
-    Late if the window was closed before. ``devices`` has the device and the role of a stream, if it
-    is about one that others may report as well.
+    The window is late if it was closed before. ``devices`` has the device and the role of a stream
+    whose device other workers may report as well.
     """
 
     late: bool
@@ -151,7 +154,7 @@ class OpenWindows(Stored):
     _unrated: _CountedOfGroups = field(default_factory=dict)
 
     def check(self, groups: int) -> None:
-        """Check what was read from the journal, of a run with so many groups."""
+        """Check state that was read from the journal; the run has ``groups`` groups."""
         for one in self._open.values():
             check_places(groups, one.levels, one.counted, one.distributions, one.single)
 
@@ -173,7 +176,7 @@ class OpenWindows(Stored):
         received_ns: int,
         settings: AlignSettings,
     ) -> int:
-        """Fold in one measurement of each of some levels. Returns the number of late ones."""
+        """Fold in one measurement for each of several levels. Returns the number of late ones."""
         length_ns = int(settings.window_s * _NS_PER_S)
         late, end_ns = 0, -1
         window = _Window(late=False)
@@ -203,7 +206,7 @@ class OpenWindows(Stored):
         received_ns: int,
         settings: AlignSettings,
     ) -> bool:
-        """Fold in an increment of a counter. Returns whether it is late."""
+        """Fold in an increment of a counter. Returns whether the increment is late."""
         time_ns += stream.worker.shift_ns
         window = self._window(time_ns, received_ns, settings)
         for group in window.groups(stream):
@@ -231,11 +234,16 @@ class OpenWindows(Stored):
     def is_open(self) -> bool:
         return bool(self._open)
 
-    def close_surplus(self, table: StreamTable, settings: AlignSettings) -> list[ClosedWindow]:
+    def close_surplus(
+        self, table: StreamTable, settings: AlignSettings, turn: Turn
+    ) -> list[ClosedWindow]:
         rows: list[ClosedWindow] = []
         surplus = max(0, len(self._open) - settings.max_open_windows)
         for end_ns in sorted(self._open)[:surplus]:
-            rows += self._closed(end_ns, table, settings, is_last=False)
+            rows += self._first_rows(end_ns, table, turn)
+            if turn.leaves_rest():
+                break
+            rows += self._closed(end_ns, table, settings, turn, is_last=False)
         return rows
 
     def close(
@@ -246,15 +254,15 @@ class OpenWindows(Stored):
         *,
         clock_ns: int,
         everything: bool,
-        at_most: float = math.inf,
+        turn: Turn,
     ) -> list[ClosedWindow]:
         """Remove and return every window that is over, in order of time.
 
         Args:
-            settings: How long to wait.
+            settings: Settings that say how long windows wait.
             now_ns: The bridge's clock without its downtime.
-            everything: No more data will come.
-            at_most: Number of values of rows; windows beyond it stay open until the next call.
+            everything: Whether no more data will come.
+            turn: Windows that are left once the turn is over stay open until the next call.
         """
         horizon_ns = now_ns - int(settings.worker_timeout_s * _NS_PER_S)
         young_ns = now_ns - int(settings.wait_s * _NS_PER_S)
@@ -276,15 +284,24 @@ class OpenWindows(Stored):
             over = come_ns >= end_ns
             overdue = now_ns - window.received_ns >= settings.wait_s * _NS_PER_S
             if everything or over or overdue or place < surplus:
-                if at_most <= 0:
+                rows += self._first_rows(end_ns, table, turn)
+                if turn.leaves_rest():
                     break
                 # A window of the future, by a wrong clock, says nothing of those before it.
                 is_past = over or end_ns <= clock_ns + tolerance_ns(settings.wait_s)
-                closed = [
-                    *self._closed(end_ns, table, settings, is_last=everything, is_past=is_past)
-                ]
-                at_most -= sum(len(row.values) for row in closed)
-                rows += closed
+                rows += self._closed(
+                    end_ns, table, settings, turn, is_last=everything, is_past=is_past
+                )
+        return rows
+
+    def _first_rows(self, end_ns: int, table: StreamTable, turn: Turn) -> list[ClosedWindow]:
+        """Return rows of the earliest measurements of a window with many, and remove those."""
+        rows: list[ClosedWindow] = []
+        single = self._open[end_ns].single
+        while sum(map(len, single.values())) > turn.part and not turn.leaves_rest():
+            first = [*_single_rows(take_earliest(single, int(turn.part)), table)]
+            turn.made(_size(first))
+            rows += first
         return rows
 
     def _closed(
@@ -292,21 +309,24 @@ class OpenWindows(Stored):
         end_ns: int,
         table: StreamTable,
         settings: AlignSettings,
+        turn: Turn,
         *,
         is_last: bool,
         is_past: bool = True,
-    ) -> Iterator[ClosedWindow]:
+    ) -> Sequence[ClosedWindow]:
         window = self._open.pop(end_ns)
         if is_past:
             self._closed_through_ns = max(end_ns, self._closed_through_ns)
         length_ns = int(settings.window_s * _NS_PER_S)
         rates = self._rates(window, end_ns, length_ns, table, is_last=is_last)
-        yield from _rows(window, table, rates)
+        rows = [*_rows(window, table, rates)]
+        turn.made(_size(rows))
+        return rows
 
     def _rates(
         self, window: _Window, end_ns: int, length_ns: int, table: StreamTable, *, is_last: bool
     ) -> dict[int, list[float]]:
-        """Return the rate of each worker, of each group that has one."""
+        """Return the workers' rates, for each group that has rates."""
         rates: dict[int, list[float]] = {}
         if window.late or not window.counted:
             return rates
@@ -361,7 +381,7 @@ class OpenWindows(Stored):
 def _rows(
     window: _Window, table: StreamTable, rates: Mapping[int, Sequence[float]]
 ) -> Iterator[ClosedWindow]:
-    """Yield the single measurements, then the reduced values."""
+    """Yield the rows of single measurements, then the row of reduced values."""
     groups = table.keys.groups
     values: dict[str, float] = {}
     for number, levels in window.levels.items():
@@ -388,10 +408,21 @@ def _rows(
     values.update(miss_ratios(counts, table))
     values.update(_device_counts(window, table))
     values.update(_turns(window, table, rates))
-    single = {groups[number].key: measured for number, measured in window.single.items()}
-    yield from (ClosedWindow(*row) for row in single_rows(single))
+    yield from _single_rows(window.single, table)
     if values:
-        yield ClosedWindow(window.time_ns, values)
+        yield ClosedWindow(window.time_ns, values, window.received_ns)
+
+
+def _single_rows(
+    single: Mapping[int, Sequence[tuple[int, float]]], table: StreamTable
+) -> Iterator[ClosedWindow]:
+    groups = table.keys.groups
+    of_keys = {groups[number].key: measured for number, measured in single.items()}
+    return (ClosedWindow(*row) for row in single_rows(of_keys))
+
+
+def _size(rows: Sequence[ClosedWindow]) -> int:
+    return sum(len(row.values) for row in rows)
 
 
 _CellT = TypeVar("_CellT")
@@ -400,7 +431,7 @@ _CellT = TypeVar("_CellT")
 def _once(
     cells: dict[int, _CellT], window: _Window, weight: Callable[[_CellT], float]
 ) -> dict[int, _CellT]:
-    """Keep one stream for each device: the one with the largest weight."""
+    """Keep one stream for each device: the stream with the largest weight."""
     if not window.devices or window.devices.keys().isdisjoint(cells):
         return cells
     chosen: dict[int | str, int] = {}
@@ -422,7 +453,7 @@ def _seconds(counted: _Counted) -> float:
 
 
 def _device_counts(window: _Window, table: StreamTable) -> Iterator[tuple[str, float]]:
-    """Yield the number of reported GPUs, in all and by the workers of each role."""
+    """Yield the number of reported GPUs, overall and by the workers of each role."""
     roles: dict[str, set[str]] = {}
     for device, role in window.devices.values():
         if not device.startswith(HOST_ID):
@@ -437,7 +468,7 @@ def _device_counts(window: _Window, table: StreamTable) -> Iterator[tuple[str, f
 def _turns(
     window: _Window, table: StreamTable, rates: Mapping[int, Sequence[float]]
 ) -> Iterator[tuple[str, float]]:
-    """Yield the idle share of time, and the excess, of each GPU that processes share in turns."""
+    """Yield the idle share of time, and the excess, of each GPU that processes use in turns."""
     held: dict[str, float] = {}
     for number in window.counted:
         group = table.keys.groups[number]

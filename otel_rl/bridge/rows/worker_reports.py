@@ -1,4 +1,4 @@
-"""What exports tell of the workers of a run: their progress, their clocks, and that they live."""
+"""What exports tell about a run's workers: their progress, their clocks, and that they live."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -10,8 +10,6 @@ from otel_rl.bridge.rows.series.streams import WorkerStanding
 from otel_rl.bridge.rows.series.worker_clock import tolerance_ns
 from otel_rl.records import Departure, ExperimentStatus, Export
 
-__all__ = ["WorkerReports"]
-
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -19,8 +17,8 @@ class WorkerReports:
     """Takes the exports of the workers of one run.
 
     Attributes:
-        has_exports: Whether there was an export since everything was closed.
-        is_one_launch: Whether all workers are of the one launch that the bridge is for.
+        has_exports: Whether an export arrived since everything was closed.
+        is_one_launch: Whether all workers belong to the one launch that the bridge is for.
     """
 
     def __init__(self, intake: PointIntake, liveness: Liveness, *, has_exports: bool) -> None:
@@ -40,12 +38,12 @@ class WorkerReports:
         received_ns: int,
         newest_ns: int,
     ) -> None:
-        """Add exports whose samples are already added.
+        """Add exports whose samples were added before.
 
         Args:
-            is_new: Whether the batch holds a sample that is no repeat, or no sample.
+            is_new: Whether the batch holds a sample that is not a repeat, or no sample at all.
             arrived_ns: Arrival of the batch, by the bridge's clock.
-            received_ns: Arrival without the bridge's downtime.
+            received_ns: Arrival on the clock without the bridge's downtime.
             newest_ns: Event time of the latest row.
         """
         intake = self._intake
@@ -72,11 +70,11 @@ class WorkerReports:
                 self._note_going_on(max(newest_ns, export.time_ns))
 
     def _note_going_on(self, time_ns: int) -> None:
-        """Note that a run goes on after its end.
+        """Note that a run goes on after it had ended.
 
-        A launch may have one process after another, so a bridge for one launch notes only what was
-        over when it was loaded. A bridge for many notes what had ended well: a launcher starts
-        again what has failed, and a restart of the bridge makes no difference.
+        A launch may have one process after another, so a bridge for one launch notes only runs that
+        were over when they were loaded. A bridge for many launches notes runs that had ended well:
+        a launcher restarts failed processes, and a restart of the bridge makes no difference.
         """
         went_well = self._liveness.status() is ExperimentStatus.COMPLETE
         if self._was_over if self.is_one_launch else went_well:
@@ -86,7 +84,7 @@ class WorkerReports:
     def look_at_clocks(self, exports: Iterable[Export], arrived_ns: int) -> None:
         """Compare the clocks of senders that are ahead, before their samples are added.
 
-        One sample of the future would close all windows until then.
+        A single sample from the future would close all windows until then.
         """
         workers, settings = self._intake.series.workers, self._intake.settings
         most_ns = tolerance_ns(settings.wait_s)
@@ -102,7 +100,7 @@ class WorkerReports:
                     workers.compare_clocks(settings)
 
     def add_departures(self, departures: Iterable[Departure], received_ns: int) -> None:
-        """Add ends of workers that arrived at ``received_ns``, without the bridge's downtime."""
+        """Add ends of workers that arrived at ``received_ns``, on the clock without downtime."""
         intake = self._intake
         for departure in departures:
             worker = intake.series.workers.lease(departure.worker, intake.settings)

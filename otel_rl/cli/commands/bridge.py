@@ -1,8 +1,11 @@
 """``otel-rl bridge``: the bridge as a service."""
 
 import argparse
+import logging
+import os
 import resource
 import signal
+import socket
 from pathlib import Path
 
 from otel_rl.bridge.bridge import Bridge
@@ -17,17 +20,18 @@ from otel_rl.cli.options import (
     listen_settings,
     settings_of,
 )
+from otel_rl.cli.reloads import Reloads
 from otel_rl.cli.signal_handlers import end_requests
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError
 
-__all__ = ["DESCRIPTION", "add_options", "command"]
-
 DESCRIPTION = (
     "Receive OTLP over HTTP and gRPC and write one tracker run per experiment. On "
-    "SIGTERM or Ctrl-C: stop receiving, write what was accepted, finish the runs. On SIGHUP: "
-    "read the files of tokens and certificates again."
+    "SIGTERM or Ctrl-C: stop receiving, write what was accepted, finish the runs. On SIGHUP, and "
+    "when they change: read the files of tokens and certificates again."
 )
+
+_log = logging.getLogger(__name__)
 
 _LOOK_S = 0.5  # a signal that another thread gets is handled when the main one wakes up
 _OTHER_FILES = 512  # the journal, the writers' pipes and logs, libraries
@@ -50,9 +54,16 @@ def command(arguments: argparse.Namespace) -> int:
         bridge = started(settings)
         _say_where(bridge)
         # A terminal that closes sends SIGHUP, too: the bridge goes on.
+        reloads, is_alive_told = Reloads(bridge.reload, bridge.reloadable), _is_watched()
+        _notify("READY=1")
         while (number := requests.wait(_LOOK_S)) in (0, signal.SIGHUP):
+            if is_alive_told:
+                _notify("WATCHDOG=1")
             if number:
-                _reload(bridge)
+                reloads.read("SIGHUP")
+            else:
+                reloads.look()
+        _notify("STOPPING=1")
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         ending = finish(bridge, exit_code=0, is_over=False, requests=requests)
     if ending.lost:
@@ -69,18 +80,9 @@ def _say_where(bridge: Bridge) -> None:
     told = [f"{name} on {address}" for name, address in places if address]
     say(", ".join([*told, f"data in {journal}"]))
     if addresses.health:
-        say(f"health on http://{addresses.health}/healthz")
+        say(f"health on http://{addresses.health}/healthz, metrics on /metrics")
     if bridge.has_page and _shows_runs(settings):
         say(f"page with the runs: http{'s' * (settings.tls.cert is not None)}://{addresses.http}/")
-
-
-def _reload(bridge: Bridge) -> None:
-    try:
-        bridge.reload()
-    except ConfigError as exc:
-        say(f"SIGHUP: tokens and certificates stay as they were. {exc}")
-    else:
-        say("SIGHUP: the files of tokens and certificates are read again; no other setting is")
 
 
 def _enabled(settings: BridgeSettings) -> BridgeSettings:
@@ -94,7 +96,7 @@ def _enabled(settings: BridgeSettings) -> BridgeSettings:
 
 
 def _shows_runs(settings: BridgeSettings) -> bool:
-    if settings.view.readers is Readers.BEHIND_PROXY or settings.auth.tokens:
+    if settings.view.readers is Readers.BEHIND_PROXY or settings.team:
         return True
     http = settings.listen.http
     return http is not None and listens_on_loopback(http.host)
@@ -110,3 +112,27 @@ def _raise_file_limit(settings: BridgeSettings) -> None:
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
+def _notify(state: str) -> None:
+    """Tell systemd a state, if systemd has started this process as ``Type=notify``.
+
+    The protocol is a datagram of ``KEY=VALUE`` to the socket that ``NOTIFY_SOCKET`` names.
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):  # a name without a file
+        address = f"\0{address[1:]}"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(0)  # a manager that hangs stops no bridge
+            sender.sendto(state.encode(), address)
+    except OSError as exc:
+        _log.warning("systemd is not told %s: %s.", state, exc.strerror or exc)
+
+
+def _is_watched() -> bool:
+    """Return whether systemd restarts this process if it hears no sign of life for a while."""
+    of = os.environ.get("WATCHDOG_PID", "")
+    return "WATCHDOG_USEC" in os.environ and of in {"", str(os.getpid())}

@@ -2,22 +2,23 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.selection import KeySelection
+from otel_rl.bridge.delivery.wandb.account import Account
 from otel_rl.bridge.delivery.wandb.workspace_view import VIEW_TITLE, save_view
 from otel_rl.bridge.journal.reader import read_keys
 from otel_rl.cli.find_run import Runs, add_run, take_directory
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.own_run import wandb_account
+from otel_rl.cli.standard_streams import say
 from otel_rl.dashboard.arrange import Section, arrange, as_json, in_words
-from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.errors import ConfigError, MissingExtra, NoTeam
 from otel_rl.plurals import many
-from otel_rl.records import KeySpec
+from otel_rl.records import ExperimentKey, KeySpec
 from otel_rl.redaction import printable, shown
-
-__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
 DESCRIPTION = f"""\
 Arrange the charts of runs in sections by topic. With W&B online it is saved as the view
@@ -34,7 +35,7 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add_run(parser, "all runs in the journals here")
+    add_run(parser, "all runs in the journals here", takes_logs=False)
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     parser.add_argument(
         "--force", action="store_true", help="overwrite a view that was edited by hand"
@@ -43,27 +44,49 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    take_directory(arguments)
+    take_directory(arguments, takes_logs=False)
     settings = settings_of(arguments)
     with Runs(settings) as runs:
-        keys = _sent(settings, runs, arguments.run)
-    sections = arrange(keys)
+        of_runs = _sent(settings, runs, arguments.run)
+    sections = arrange(_each_once(keys for _, keys in of_runs))
     status = 1 if runs.faults else 0
     if arguments.json:
         print(json.dumps({"sections": as_json(sections)}, indent=1))
         return status
-    account = wandb_account(settings)
-    if account is None or not account.online:
+    of_accounts: dict[Account, list[Sequence[KeySpec]]] = {}
+    for key, keys in of_runs:
+        try:
+            account = wandb_account(settings.tracker_of(key), key)
+        except NoTeam as exc:
+            say(str(exc))
+            status = 1
+            continue
+        if account is not None and account.online:
+            of_accounts.setdefault(replace(account, attached_run=""), []).append(keys)
+    for account, of_account in of_accounts.items():
+        _save(account, _each_once(of_account), is_forced=arguments.force)
+    if not of_accounts:
         _print(sections)
-        return status
+    return status
+
+
+def _save(account: Account, keys: Sequence[KeySpec], *, is_forced: bool) -> None:
+    sections = arrange(keys)
     try:
-        url = save_view(account, keys, is_forced=arguments.force)
+        url = save_view(account, keys, is_forced=is_forced)
     except ModuleNotFoundError as exc:
         library = (exc.name or "").partition(".")[0]
         raise MissingExtra("Saving a W&B workspace", library, "dashboard") from exc
     panels = sum(len(section.panels) for section in sections)
     print(shown(f"Saved {many(panels, 'panel')} in {many(len(sections), 'section')}: {url}"))
-    return status
+
+
+def _each_once(of_runs: Iterable[Sequence[KeySpec]]) -> Sequence[KeySpec]:
+    found: dict[str, KeySpec] = {}
+    for keys in of_runs:
+        for spec in keys:
+            found.setdefault(spec.key, spec)
+    return [*found.values()]
 
 
 def _print(sections: Sequence[Section]) -> None:
@@ -71,25 +94,27 @@ def _print(sections: Sequence[Section]) -> None:
         print(printable(line))
 
 
-def _sent(settings: BridgeSettings, runs: Runs, wanted: str | None) -> Sequence[KeySpec]:
-    """Return the keys that the tracker gets of the runs, each once.
+def _sent(
+    settings: BridgeSettings, runs: Runs, wanted: str | None
+) -> Sequence[tuple[ExperimentKey, Sequence[KeySpec]]]:
+    """Return the keys that the tracker gets of each run that has any.
 
     Raises:
         ConfigError: There is no such run, or it has no keys.
     """
-    found: dict[str, KeySpec] = {}
+    found: list[tuple[ExperimentKey, Sequence[KeySpec]]] = []
     for run in reversed(runs.named(wanted)):
         with run.open() as connection:
             catalogue = read_keys(connection, run.id)
-        for spec in _selected(settings, catalogue):
-            found.setdefault(spec.key, spec)
+        if keys := _selected(settings, catalogue):
+            found.append((run.key, keys))
     if not found:
         raise ConfigError(
             f"There are no keys of {'any run' if wanted is None else f'a run {wanted!r}'} "
             f"{settings.journal_place.words}.",
             hint="They come with the first values that a run reports.",
         )
-    return [*found.values()]
+    return found
 
 
 def _selected(settings: BridgeSettings, catalogue: Sequence[KeySpec]) -> Sequence[KeySpec]:

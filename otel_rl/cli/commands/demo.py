@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.cli.embedded_bridge import Embedded, embedded_defaults, page_link
-from otel_rl.cli.ending.end import finish, leave, said_by_the_report
+from otel_rl.cli.embedded_bridge import Embedded, embedded_defaults, say_page
+from otel_rl.cli.ending.end import finish, leave
 from otel_rl.cli.environment import reporting_environment
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.run_names import RunNames, run_names
@@ -22,8 +22,6 @@ from otel_rl.run_id import run_id
 
 if TYPE_CHECKING:
     from otel_rl.demo import DemoSettings
-
-__all__ = ["DESCRIPTION", "add_options", "command"]
 
 DESCRIPTION = """\
 Train a small policy with asynchronous GRPO in ten processes on CPU and write one tracker run. One
@@ -71,14 +69,10 @@ def command(arguments: argparse.Namespace) -> int:
     status = 1
     try:
         say(f"experiment {key}, OTLP on http://{bridge.http}")
-        if link := page_link(bridge, key, embedded.token):
-            say("page of the run: ", token=link)
+        say_page("page of the run", bridge, key, embedded.token)
         work_dir = bridge.settings.data / "demo"
         settings = settings.model_copy(update={"work_dir": work_dir, "trial": key.trial})
-        with (
-            said_by_the_report(may_go_on=True),
-            live_line(bridge.settings.data, key, is_wanted=True),
-        ):
+        with live_line(bridge.settings.data, key, is_wanted=True):
             status = _train(settings, names, bridge.http, token=embedded.token)
     finally:
         with end_requests() as requests:
@@ -93,7 +87,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _write_report(settings: BridgeSettings, key: ExperimentKey) -> None:
-    from otel_rl.view.report import write_report  # needs plotly, as the page
+    from otel_rl.view.report import write_report
 
     output = settings.data / "report.html"
     try:

@@ -1,7 +1,6 @@
 """``otel-rl diagnose``: finds the causes of a run's symptoms."""
 
 import argparse
-import importlib.util
 import json
 import time
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import whole_history
 from otel_rl.cli.find_run import FoundRun, Runs, add_run, steps, take_directory
-from otel_rl.cli.options import FOUND, add_journal_options, kinds_or_any, settings_of
+from otel_rl.cli.options import FOUND, add_journal_options, kinds, settings_of
 from otel_rl.cli.terminal import counted, progress
 from otel_rl.diagnose.coverage import steps_of
 from otel_rl.diagnose.engine import diagnose
@@ -21,14 +20,12 @@ from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.render import in_words
 from otel_rl.diagnose.report_json import json_schema, run_as_json
 from otel_rl.diagnose.result import Diagnosis
-from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.errors import ConfigError
 from otel_rl.plurals import many
 from otel_rl.redaction import printable, redacted, shown
 from otel_rl.view.journals import Found
 from otel_rl.view.report import CAUSES, write_report
 from otel_rl.view.worker_places import completed
-
-__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
 DESCRIPTION = """\
 Name the worker and phase behind a slower or worse run, live or ended: ranked causes with evidence.
@@ -43,6 +40,7 @@ examples:
   otel-rl diagnose --steps 400:500 --json   what changed in these steps, as JSON
   otel-rl diagnose --fail-on cause          for CI: exit with 3 if there is a cause
   otel-rl diagnose --html causes.html       with charts and timeline, as a page to mail
+  otel-rl diagnose wandb/offline-run-1      a run that was logged without otel_rl
 """
 
 
@@ -59,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on",
         metavar="KIND,...",
-        type=kinds_or_any,
+        type=kinds,
         default=frozenset(),
         help="exit with 3 if a cause of such a kind is found, e.g. straggler,nan; `cause` is any",
     )
@@ -138,8 +136,6 @@ def _write_html(arguments: argparse.Namespace, settings: BridgeSettings, run: Fo
 def _check_html(arguments: argparse.Namespace) -> None:
     if arguments.now:
         raise ConfigError("--html also shows past problems.", hint="Leave out --now.")
-    if importlib.util.find_spec("plotly") is None:
-        raise MissingExtra("`otel-rl diagnose --html`", "plotly", "view")
 
 
 def _history(run: FoundRun) -> Sequence[bytes]:

@@ -12,6 +12,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -38,8 +39,6 @@ from otel_rl.setting_types import OFF, Address
 from otel_rl.worker.settings import read_settings
 from otel_rl.worker.system.nvml import Driver, NoDriver
 
-__all__ = ["CHECKS", "DESCRIPTION", "add_options", "command"]
-
 DESCRIPTION = "Check this machine as a worker and as a bridge. Exits 1 if a check fails."
 
 _PLUGINS = (
@@ -58,7 +57,7 @@ _NO_GPU_HINT = (
 )
 
 # Settings that somebody makes who starts a bridge of its own.
-_OF_A_SERVICE = frozenset({"listen", "data", "journal", "tls", "auth"})
+_OF_A_SERVICE = frozenset({"listen", "data", "journal", "tls", "team"})
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -181,11 +180,11 @@ def _is_service(settings: BridgeSettings) -> bool:
 
 
 def check_security(settings: BridgeSettings) -> Iterator[CheckResult]:
-    if settings.tls.cert is None and not settings.auth.tokens:
+    if settings.tls.cert is None and not settings.team:
         return
     try:
         load_tls(settings.tls)
-        Tokens(settings.auth)
+        Tokens(settings.team)
     except ConfigError as exc:
         yield CheckResult("security", exc.args[0], ok=False, hint=exc.hint)
     else:
@@ -224,7 +223,7 @@ def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
     for fault in runs.faults:
         yield CheckResult("runs", fault, ok=False)
     overviews = [one for run in found for one in run.overviews]
-    settled = [one for one in overviews if not (one.error or one.unconfirmed or one.waiting_bytes)]
+    settled = [one for one in overviews if not (one.error or one.lag_rows or one.waiting_bytes)]
     if settled:
         yield CheckResult("runs", f"{len(settled)} with all rows written to their tracker")
     for one in overviews:
@@ -239,7 +238,7 @@ def _run_result(run: RunOverview) -> CheckResult:
         else ""
     )
     message = (
-        f"{run.unconfirmed} of {many(run.rows, 'row')} not confirmed by "
+        f"{run.lag_rows} of {many(run.rows, 'row')} not confirmed by "
         f"{run.tracker or 'a tracker'}{waiting}{f', owned by {run.owner}' if run.owner else ''}"
     )
     if run.error:
@@ -254,10 +253,12 @@ def _run_result(run: RunOverview) -> CheckResult:
 
 
 def check_tracker(settings: BridgeSettings) -> Iterator[CheckResult]:
-    tracker = settings.tracker
-    tracker.check_options()
-    for name in tracker.trackers:
-        yield from backend(name).check(tracker.options_of(name), tracker.directory or settings.data)
+    for team, tracker in settings.tracker_of_teams.items():
+        tracker.check_options()
+        for name in tracker.trackers:
+            directory = tracker.directory or settings.data
+            for result in backend(name).check(tracker.options_of(name), directory):
+                yield replace(result, name=f"team {team}: {result.name}" if team else result.name)
 
 
 def _free(name: str, where: Address) -> CheckResult:

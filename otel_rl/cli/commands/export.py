@@ -22,10 +22,17 @@ from otel_rl.cli.standard_streams import say
 from otel_rl.cli.terminal import News, progress
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError
-from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace
+from otel_rl.perfetto import (
+    Counter,
+    TraceSummary,
+    known_steps,
+    of_steps,
+    set_back,
+    unknown_links,
+    write_trace,
+)
 from otel_rl.plurals import many
-
-__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
+from otel_rl.records import SpanRecord
 
 DESCRIPTION: Final = (
     "Write the spans of a run, as far as its journal has them, as a Chrome trace for Perfetto."
@@ -76,67 +83,66 @@ def command(arguments: argparse.Namespace) -> int:
             "A trace is not text for a terminal.", hint="Name a file: -o trace.json.gz"
         )
     take_directory(arguments)
-    with (
-        progress("reading the spans") as news,
-        SpanTable() as table,
-        Runs(settings_of(arguments)) as runs,
-    ):
+    with progress("reading the spans") as news, Runs(settings_of(arguments)) as runs:
         run, *_ = runs.named(arguments.run)
-        chosen, unknown, summary = _export(run, table, arguments, news)
+        chosen, unknown, summary = _export(run, arguments, news)
     _report(summary, chosen, unknown, arguments.output)
     return 1 if runs.faults else 0
 
 
 def _export(
-    run: FoundRun, table: SpanTable, arguments: argparse.Namespace, news: News
+    run: FoundRun, arguments: argparse.Namespace, news: News
 ) -> tuple[tuple[int, int], int, TraceSummary]:
     """Write the trace. Returns its steps, the number of links to nowhere, and what it has."""
-    identity = run.id
     with run.open() as connection:
-        damaged = _fill(table, connection, identity)
-        names = {of.instance: of.name for of in read_standing(connection, identity).workers}
-        if damaged:
-            say(f"{damaged} damaged parts of the spans are left out")
-        _set_clocks(table, _leads(connection, identity, arguments.steps), names)
+        names = {of.instance: of.name for of in read_standing(connection, run.id).workers}
+        found = _read(connection, run.id)
+        leads = _leads(connection, run.id, arguments.steps)
         news("writing the trace")
-        chosen = _select(table, run, arguments.steps)
+        chosen, spans = _select(_with_clocks_set(found, leads, names), run, arguments.steps)
         about = {"run": str(run.key), "steps": f"{chosen[0]}:{chosen[1]}"}
-        unknown = table.unknown_links()
-        counters = _counters(connection, identity)
+        counters = _counters(connection, run.id)
         with _written(arguments.output) as file:
-            summary = write_trace(file, table, names=names, counters=counters, about=about)
-    return chosen, unknown, summary
+            summary = write_trace(file, spans, names=names, counters=counters, about=about)
+    return chosen, unknown_links(spans), summary
 
 
-def _fill(table: SpanTable, connection: Connection, run: str) -> int:
-    """Read the spans of a run. Returns the number of parts that cannot be read."""
+def _read(connection: Connection, run: str) -> list[SpanRecord]:
+    """Return the spans of a run, each once, and say how many parts of them cannot be read."""
+    found: dict[bytes, SpanRecord] = {}
     damaged = 0
     for body in span_parts(connection, run):
         try:
             for spans in read_spans(body):
-                table.add(spans)
+                for span in spans:
+                    found.setdefault(span.span_id, span)
         except StateRefused:
             damaged += 1
-    return damaged
+    if damaged:
+        say(f"{damaged} damaged parts of the spans are left out")
+    return [*found.values()]
 
 
-def _select(table: SpanTable, run: FoundRun, wanted: tuple[int, int] | None) -> tuple[int, int]:
-    """Keep the spans of the wanted steps. Returns the first and last step that there is.
+def _select(
+    spans: Sequence[SpanRecord], run: FoundRun, wanted: tuple[int, int] | None
+) -> tuple[tuple[int, int], Sequence[SpanRecord]]:
+    """Return the first and last of the wanted steps that there is, and the spans of the steps.
 
     Raises:
         ConfigError: There are no spans of them.
     """
-    if table.start_ns() is None:
+    if not spans:
         raise ConfigError(
             f"The journal has no spans of {run.key}.",
             hint="Workers make spans of steps and phases (`otel-rl help phases`), unless "
             "OTEL_RL_TRACE_STEPS or OTEL_TRACES_SAMPLER is 0.",
         )
-    known = table.steps()
+    known = known_steps(spans)
     if wanted is None:
-        return (known[0], known[-1]) if known else (0, 0)
+        return ((known[0], known[-1]) if known else (0, 0)), spans
     first, last = wanted
-    if not known or not table.select(first, last):
+    chosen = of_steps(spans, first, last)
+    if not chosen:
         there = f"of steps {_in_words(known)}" if known else "of no step"
         raise ConfigError(
             f"--steps: the journal has spans {there} of {run.key} (got {first}:{last}).",
@@ -147,7 +153,7 @@ def _select(table: SpanTable, run: FoundRun, wanted: tuple[int, int] | None) -> 
     there_are = [step for step in known if first <= step <= last]
     if len(there_are) <= last - first:
         say(f"the journal has the spans of steps {_in_words(known)} only")
-    return (there_are[0], there_are[-1]) if there_are else wanted
+    return ((there_are[0], there_are[-1]) if there_are else wanted), chosen
 
 
 def _in_words(steps: Sequence[int]) -> str:
@@ -185,14 +191,15 @@ def _leads(connection: Connection, run: str, wanted: tuple[int, int] | None) -> 
     }
 
 
-def _set_clocks(table: SpanTable, leads: Mapping[str, float], names: Mapping[str, str]) -> None:
-    hosts: dict[str, float] = {}
-    for worker in table.workers():
-        lead_s = leads.get(names.get(worker.worker) or f"{worker.role}/{worker.worker}")
+def _with_clocks_set(
+    spans: Sequence[SpanRecord], leads: Mapping[str, float], names: Mapping[str, str]
+) -> list[SpanRecord]:
+    ahead_ns: dict[str, int] = {}
+    for role, worker, host in {(span.role, span.worker, span.host) for span in spans}:
+        lead_s = leads.get(names.get(worker) or f"{role}/{worker}")
         if lead_s:
-            hosts[worker.host] = lead_s
-    for host, lead_s in hosts.items():
-        table.set_back(host, round(lead_s * 1e9))
+            ahead_ns[host] = round(lead_s * 1e9)
+    return set_back(spans, ahead_ns)
 
 
 def _counters(connection: Connection, run: str) -> Iterator[Counter]:

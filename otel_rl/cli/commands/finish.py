@@ -19,8 +19,6 @@ from otel_rl.errors import ConfigError, JournalLocked, OtelRLError
 from otel_rl.inbox import INBOX, bytes_in, inboxes_below
 from otel_rl.records import ExperimentKey
 
-__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
-
 DESCRIPTION: Final = (
     "Write the rows that `otel-rl run` or a stopped `otel-rl bridge` has left in "
     "its data directory, to the tracker that they were meant for, and the values that its "
@@ -127,6 +125,7 @@ def _lacks_values(directory: Path, settings: BridgeSettings) -> bool:
 def _settings(directory: Path, arguments: argparse.Namespace, kept: KeptSettings) -> BridgeSettings:
     arguments.data = directory
     settings = settings_of(arguments, overrides=LISTENS_NOWHERE, defaults=kept.settings)
+    kept.check_secrets(settings)
     if kept.settings:
         return settings
     # No bridge has come so far: the run of a program.

@@ -11,8 +11,6 @@ from typing import Final
 import otel_rl
 from otel_rl.errors import ConfigError
 
-__all__ = ["DESCRIPTION", "add_options", "command"]
-
 DESCRIPTION: Final = "Print a page of the documentation, or list the topics."
 
 _PACKAGE: Final = Path(otel_rl.__file__).parent

@@ -6,11 +6,11 @@ from functools import partial
 from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings, Readers
+from otel_rl.bridge.receive.audit import Audit
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
+from otel_rl.cli.reloads import Reloads
 from otel_rl.cli.standard_streams import say
 from otel_rl.setting_types import Address
-
-__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
 _MAX_HISTORY_BYTES: Final = 512 << 20  # of all threads that answer
 
@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=host_and_port,
         metavar="HOST:PORT",
         help="serve over HTTP (default: standard input and output); on other addresses with the "
-        "token that is printed, or one of auth.tokens",
+        "token that is printed, or one of a team",
     )
     add_journal_options(parser)
 
@@ -59,9 +59,12 @@ def _serve(settings: BridgeSettings, listen: Address | None) -> None:
         "--http",
         *listen,
         is_behind_proxy=settings.view.readers is Readers.BEHIND_PROXY,
-        auth=settings.auth,
+        teams=settings.team,
+        audit=Audit(is_on=settings.audit),
     )
     say(f"{listener.url}mcp (Ctrl-C ends it)")
     if listener.token:
         say("header: Authorization: Bearer ", token=listener.token)
-    serve_http(make_server(answers, listener.access), listener)
+    tokens = listener.tokens
+    reloads = Reloads(tokens.read_again, tokens.files, "tokens")
+    serve_http(make_server(answers, listener.access), listener, reloads.look)

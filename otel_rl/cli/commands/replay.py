@@ -1,24 +1,35 @@
-"""``otel-rl replay``: writes stored runs to a tracker, as often as one likes."""
+"""``otel-rl replay``: writes stored runs to a tracker, as often as one likes, many at a time."""
 
 import argparse
-from collections.abc import Sequence
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.delivery.manager import DeliverySettings, RunState, RunStatus
 from otel_rl.bridge.delivery.tracker import backend
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
-from otel_rl.cli.find_run import FoundRun, Runs, directory_named, matching
+from otel_rl.bridge.replay import ReadOnlyJournal, Replay, StoredRun
+from otel_rl.bridge.stages import delivery_settings
+from otel_rl.cli.ending.files import write_json
+from otel_rl.cli.find_run import FoundRun, Runs, directory_named
 from otel_rl.cli.inbox_bridge import join_inboxes
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.replayed import Replayed
-from otel_rl.cli.replays import ReplayJob, ReplayJobs
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import ConfigError
+from otel_rl.errors import ConfigError, JournalError, NoTeam
 from otel_rl.inbox import bytes_in, inboxes_below
+from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey
-
-__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
 DESCRIPTION: Final = (
     "Write runs from their journals to a tracker. When called "
@@ -32,6 +43,13 @@ examples:
   otel-rl replay /shared/runs --tracker wandb     every run below, from nodes without internet
   otel-rl replay node-0 node-1 --tracker wandb    one run of what two hosts have left in inboxes
 """
+
+_NEWS_S: Final = 5.0
+_LOOK_S: Final = 0.2
+_FILE: Final = "replayed.json"
+
+# Variables that say where a tracker is.
+_PLACES: Final = ("WANDB_", "MLFLOW_", "TRACKIO_", "HF_")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -82,15 +100,15 @@ def command(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"--name: it is one name, and there are {len(runs)} runs.", hint="Name one run."
         )
-    jobs = ReplayJobs(
+    jobs = _ReplayJobs(
         settings,
         [
-            ReplayJob(run, tracker, _renamed(run.key, arguments.name or ""))
+            _ReplayJob(run, tracker, _renamed(run.key, arguments.name or ""))
             for run in runs
             for tracker in settings.tracker.trackers
         ],
         arguments.at_once,
-        Replayed(settings.tracker.options, enabled=not arguments.again),
+        _Replayed(enabled=not arguments.again),
     )
     jobs.run()
     if jobs.known:
@@ -115,9 +133,10 @@ def _join(inboxes: Sequence[Path], arguments: argparse.Namespace) -> int:
 
 def _check(settings: BridgeSettings) -> None:
     """Raise ConfigError before anything starts if a tracker cannot work with its settings."""
-    settings.tracker.check_options()
-    for tracker in settings.tracker.trackers:
-        backend(tracker).validate(settings.tracker.options_of(tracker))
+    for tracker in settings.tracker_of_teams.values():
+        tracker.check_options()
+        for name in tracker.trackers:
+            backend(name).validate(tracker.options_of(name))
 
 
 def _wanted(
@@ -127,33 +146,213 @@ def _wanted(
 
     Args:
         settings: With the place of the journals where no directory is named.
-        names: Of runs.
-        directories: Above journals.
 
     Raises:
-        ConfigError: There are none, or it is unclear which.
+        ConfigError: There are none, or none of a name, or it is unclear which.
     """
-    with Runs(settings) as runs:
-        if directories:
-            below = (path.parent for one in directories for path in one.rglob(JOURNAL_FILE))
-            found = runs.below(sorted(below))
-        else:
-            found = runs.look()
+    below = {path.parent for one in directories for path in one.rglob(JOURNAL_FILE)}
+    with Runs(settings, sorted(below) if directories else None) as runs:
+        found = [run for name in names or (None,) for run in runs.look(name)]
         runs.status()
-        keys = [one.key for one in found]
-        wanted = {key for name in names or (None,) for key in matching(name, keys)}
-        chosen = [one for one in found if one.key in wanted]
-        if chosen:
-            return chosen
-        if not directories:
-            raise runs.not_found(names[0], keys)
-    raise ConfigError(
-        f"There is no run {f'{names[0]!r} ' if names else ''}in the journals below "
-        f"{', '.join(map(repr, map(str, directories)))}.",
-        hint="Name a directory that `otel-rl run` or `otel-rl bridge` had as --data.",
-    )
+    if not found:
+        raise ConfigError(
+            f"There is no run in the journals below {', '.join(map(repr, map(str, directories)))}.",
+            hint="Name a directory that `otel-rl run` or `otel-rl bridge` had as --data.",
+        )
+    return [*{(run.directory, run.id): run for run in found}.values()]
 
 
 def _renamed(key: ExperimentKey, name: str) -> ExperimentKey:
     experiment, _, trial = name.partition("/")
     return ExperimentKey(experiment or key.experiment, trial or key.trial)
+
+
+class _Replayed:
+    """What earlier calls of ``otel-rl replay`` have finished, noted beside each journal.
+
+    A tracker that tells its position need not be asked again. An offline W&B run has none: without
+    this note each replay would make a new directory, which ``wandb sync`` uploads a second time.
+    Any thread may call any method.
+
+    Args:
+        enabled: Whether the files count.
+    """
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self._enabled = enabled
+        self._lock = threading.Lock()  # guards the files
+
+    def has(
+        self, directory: Path | None, to: DeliverySettings, key: ExperimentKey, mark: str
+    ) -> bool:
+        """Return whether the run is finished, with as many rows and the status of ``mark``."""
+        if directory is None or not self._enabled:
+            return False
+        with self._lock:
+            return _read(directory).get(_name(to, key)) == mark
+
+    def note(
+        self, directory: Path | None, to: DeliverySettings, key: ExperimentKey, mark: str
+    ) -> None:
+        if directory is None:
+            return
+        # In a directory that is only read a tracker is asked again, and an offline run of W&B is
+        # made anew.
+        with self._lock, contextlib.suppress(OSError):
+            write_json(directory / _FILE, {**_read(directory), _name(to, key): mark})
+
+
+def _name(to: DeliverySettings, key: ExperimentKey) -> str:
+    """Return the name of a run in a tracker: other options of it are another place."""
+    place = [
+        sorted(to.attributes.items()),
+        sorted((name, v) for name, v in os.environ.items() if name.startswith(_PLACES)),
+    ]
+    digest = hashlib.sha256(json.dumps(place).encode()).hexdigest()[:16]
+    return f"{to.tracker} {digest} {json.dumps([key.experiment, key.trial])}"
+
+
+def _read(directory: Path) -> dict[str, object]:
+    try:
+        found = json.loads((directory / _FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@dataclass(slots=True)
+class _ReplayJob:
+    """A run on its way to a tracker.
+
+    Attributes:
+        key: Name of the run there.
+        replay: None before it begins.
+        is_known: Whether an earlier replay has finished it.
+    """
+
+    found: FoundRun
+    tracker: str
+    key: ExperimentKey
+    replay: Replay | None = None
+    is_known: bool = False
+
+    def __str__(self) -> str:
+        own = "" if self.key == self.found.key else f" as {self.key}"
+        return f"{self.found.key}{own}"
+
+
+@dataclass(slots=True)
+class _ReplayJobs:
+    """The jobs of one command.
+
+    Attributes:
+        done: Number of jobs that are over.
+        known: Those of them that an earlier replay had finished.
+        failed: Number of those that lack rows.
+    """
+
+    settings: BridgeSettings
+    jobs: Sequence[_ReplayJob]
+    at_once: int
+    replayed: _Replayed
+    done: int = 0
+    known: int = 0
+    failed: int = 0
+    _stopping: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Write the runs; after an interruption the writers are ended at once."""
+        waiting = iter(self.jobs)
+        going: dict[Future[RunStatus | None], _ReplayJob] = {}
+        news_s = time.monotonic() + _NEWS_S
+        with ThreadPoolExecutor(self.at_once, thread_name_prefix="otel-rl-replay") as pool:
+            try:
+                while True:
+                    for job in itertools.islice(waiting, self.at_once - len(going)):
+                        going[pool.submit(self._write, job)] = job
+                    if not going:
+                        return
+                    over, _ = wait(going, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                    for future in over:
+                        self._note(going.pop(future), future)
+                    if time.monotonic() >= news_s:
+                        news_s = time.monotonic() + _NEWS_S
+                        self._report(going.values())
+            finally:
+                self._stopping.set()
+                for job in going.values():
+                    if job.replay is not None:
+                        job.replay.kill()
+
+    def _write(self, job: _ReplayJob) -> RunStatus | None:
+        if self._stopping.is_set():
+            return None
+        directory, of = job.found.directory, job.found.overview
+        mark = f"{of.rows} {of.description.status.value}"
+        delivery = self._delivery(job)
+        if self.replayed.has(directory, delivery, job.key, mark):
+            job.is_known = True
+            return None
+        with contextlib.ExitStack() as stack:
+            journal = (
+                ReadOnlyJournal(directory)
+                if directory is not None
+                else stack.enter_context(contextlib.closing(self.settings.journal_place.open()))
+            )
+            source = StoredRun(RunStore(journal), job.found.key)
+            job.replay = Replay(source, job.key, delivery, self.settings.stop_timeout_s)
+            status = job.replay.run()
+        if status is None or _is_complete(status, source.end):
+            self.replayed.note(directory, delivery, job.key, mark)
+        return status
+
+    def _delivery(self, job: _ReplayJob) -> DeliverySettings:
+        """Return the settings: files are where users of the tracker expect them.
+
+        Raises:
+            NoTeam: The run is of none.
+        """
+        settings = self.settings
+        if job.found.directory is not None:  # whose locks keep a bridge and a replay apart
+            settings = settings.model_copy(update={"data": job.found.directory})
+        tracker = settings.tracker_of(job.found.key)
+        settings = settings.model_copy(update={"tracker": tracker, "team": ()})
+        given = delivery_settings(settings, job.tracker)
+        home = backend(job.tracker).home(os.environ)
+        if home is not None and self.settings.tracker.directory is None:
+            return replace(given, directory=home)
+        return given
+
+    def _note(self, job: _ReplayJob, future: "Future[RunStatus | None]") -> None:
+        self.done += 1
+        try:
+            status = future.result()
+        except (JournalError, NoTeam) as exc:
+            self.failed += 1
+            say(f"run {job}: {exc}")
+            return
+        if job.is_known:
+            self.known += 1
+        elif status is None:
+            say(f"run {job}: has no rows")
+        elif job.replay is not None and _is_complete(status, job.replay.source.end):
+            rows = job.replay.source.end
+            say(f"run {job}: {many(rows, 'row')} in {job.tracker}: {status.location}")
+        else:
+            self.failed += 1
+            say(f"run {job}: {many(status.safe_row, 'row')} in {job.tracker}. {status.last_error}")
+
+    def _report(self, going: Collection[_ReplayJob]) -> None:
+        parts = []
+        for job in going:
+            status = None if job.replay is None else job.replay.status()
+            if status is not None and job.replay is not None:
+                why = f" ({status.last_error})" if status.last_error else ""
+                parts.append(
+                    f"{job}: {status.next_row} of {many(job.replay.source.end, 'row')}{why}"
+                )
+        say(f"{self.done} of {many(len(self.jobs), 'run')}; {'; '.join(parts)}")
+
+
+def _is_complete(status: RunStatus, rows: int) -> bool:
+    return status.state is RunState.FINISHED and status.next_row >= rows

@@ -19,10 +19,10 @@ from otel_rl.bridge.rows.messages import News
 from otel_rl.cli.embedded_bridge import (
     Embedded,
     embedded_defaults,
-    page_link,
+    say_page,
     without_disabled,
 )
-from otel_rl.cli.ending.end import finish, leave, said_by_the_report
+from otel_rl.cli.ending.end import finish, leave
 from otel_rl.cli.ending.files import StatusFile
 from otel_rl.cli.ending.report import Ending
 from otel_rl.cli.environment import adapter_environment, notes_on, reporting_environment
@@ -34,8 +34,6 @@ from otel_rl.cli.standard_streams import FULL, say
 from otel_rl.cli.terminal import live_line
 from otel_rl.errors import ConfigError, JournalFull, OtelRLError
 from otel_rl.records import ExperimentKey
-
-__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
 DESCRIPTION = (
     "Start a bridge on free loopback ports, run CMD with OTEL_* variables "
@@ -120,7 +118,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="KIND,...",
         type=kinds,
         default=frozenset(),
-        help="end CMD by SIGTERM when the diagnosis finds a cause of such a kind, e.g. nan",
+        help="end CMD by SIGTERM when the diagnosis finds a cause of such a kind, e.g. nan; "
+        "`cause` is any",
     )
     add_bridge_options(
         parser,
@@ -154,7 +153,7 @@ def command(arguments: argparse.Namespace) -> int:
             f"{option} is given to {command[0]}. If it is for otel-rl: otel-rl run {option} "
             f"... -- {command[0]} ...; a `--` before CMD ends this note."
         )
-    check_attach(arguments)
+    check_attach(arguments, settings)
     if arguments.grpc and settings.listen.grpc is None:
         raise ConfigError(
             "--grpc: the bridge does not listen on gRPC (listen.grpc is off).",
@@ -189,10 +188,8 @@ def _run_reported(
     status = _NOT_EXECUTABLE
     try:
         environment = _environment(embedded, arguments)
-        with (
-            said_by_the_report(may_go_on=True),
-            live_line(bridge.settings.data, embedded.names.key, is_wanted=arguments.live_line),
-        ):
+        data, key = bridge.settings.data, embedded.names.key
+        with live_line(data, key, is_wanted=arguments.live_line):
             status = _run(command, environment, requests, bridge.began)
     finally:
         requests.end.status = status
@@ -220,8 +217,7 @@ def _with_loss(status: int, arguments: argparse.Namespace) -> int:
 
 def _environment(embedded: Embedded, arguments: argparse.Namespace) -> dict[str, str]:
     bridge, names = embedded.bridge, embedded.names
-    for line, link in _beginning(bridge, names, embedded.token):
-        say(line, token=link)
+    _say_beginning(bridge, names, embedded.token)
     environment = reporting_environment(
         os.environ,
         http=bridge.http,
@@ -324,18 +320,16 @@ def _name_of(command: Sequence[str]) -> str:
     return "".join(filter(str.isprintable, stem))[:_MAX_STEM] or "run"
 
 
-def _beginning(bridge: Bridge, names: RunNames, token: str) -> Iterator[tuple[str, str]]:
-    """Yield what is said at the start: the run only if no program can name another one."""
+def _say_beginning(bridge: Bridge, names: RunNames, token: str) -> None:
+    """Say where things are: the run only if no program can name another one."""
     grpc = bridge.addresses.grpc
     places = f"OTLP on http://{bridge.http}{f' and grpc://{grpc}' * bool(grpc)}"
     if names.are_certain:
-        yield f"experiment {names.key}, {places}", ""
-        if link := page_link(bridge, names.key, token):
-            yield "page of the run: ", link
-        return
-    yield f"experiment {names.key} unless CMD names another one, {places}", ""
-    if link := page_link(bridge, token=token):
-        yield "page with the runs: ", link
+        say(f"experiment {names.key}, {places}")
+        say_page("page of the run", bridge, names.key, token)
+    else:
+        say(f"experiment {names.key} unless CMD names another one, {places}")
+        say_page("page with the runs", bridge, None, token)
 
 
 def _recording_nothing(names: RunNames) -> dict[str, str]:
@@ -357,8 +351,6 @@ def _run(
     """Run the command to its end and return its exit status as a shell would.
 
     Args:
-        command: The words.
-        environment: Of the command.
         requests: Signals, which are passed on to the command.
         began: Called with the process id of the command.
     """

@@ -14,16 +14,14 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import RunOverview
 from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
 from otel_rl.cli.ending.report import own_command
-from otel_rl.cli.find_run import FoundRun, Runs, add_run, matching, take_directory
+from otel_rl.cli.find_run import FoundRun, Runs, add_run, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
-from otel_rl.cli.run_deletion import delete
+from otel_rl.cli.run_deletion import delete, delete_team
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, figures, worst_first
 from otel_rl.cli.terminal import Line, Screen, is_live, keep_on_screen
 from otel_rl.errors import JournalError
 from otel_rl.goodput import as_json
 from otel_rl.redaction import printable, redacted
-
-__all__ = ["DESCRIPTION", "EPILOG", "add_options", "command"]
 
 DESCRIPTION: Final = (
     "List the runs that a bridge keeps, the last active one first: id, state, "
@@ -38,6 +36,7 @@ examples:
   otel-rl runs --watch           kept up to date, with the workers of the last active one
   otel-rl runs --json            for a program
   otel-rl runs --delete ppo/7    delete a run; a directory before it says where
+  otel-rl runs --delete-team red --config bridge.toml
 
 states:
   running    its workers report
@@ -77,7 +76,7 @@ _STYLES: Final = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add_run(parser, "all runs of --data")
+    add_run(parser, "all runs of --data", takes_logs=False)
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument(
         "--watch",
@@ -87,8 +86,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--delete",
         metavar="RUN",
-        help="delete what this machine has of a run, by EXPERIMENT[/TRIAL] or id; a tracker keeps "
-        "what it has",
+        help="delete a run from its journal, archive and the tracker's files, by "
+        "EXPERIMENT[/TRIAL] or id; a tracker's server keeps what it has",
+    )
+    parser.add_argument(
+        "--delete-team", metavar="NAME", help="delete every run of a team of the settings so"
     )
     parser.add_argument("--yes", action="store_true", help="delete without a question")
     add_journal_options(parser)
@@ -102,12 +104,14 @@ class _Listed(NamedTuple):
 
 
 def command(arguments: argparse.Namespace) -> int:
-    take_directory(arguments, may_be_empty=True)
+    take_directory(arguments, may_be_empty=True, takes_logs=False)
     settings = settings_of(arguments)
     if arguments.data is not None and settings.journal.url is None and not settings.data.is_dir():
         raise settings.journal_place.no_run()
     if arguments.delete is not None:
         return delete(settings, arguments.delete, is_confirmed=arguments.yes)
+    if arguments.delete_team is not None:
+        return delete_team(settings, arguments.delete_team, is_confirmed=arguments.yes)
     with Runs(settings) as runs:
         table = _Table(settings, runs, arguments.run)
         if arguments.json:
@@ -127,8 +131,6 @@ class _Table:
     """The runs that a command shows, and what was read of each so far.
 
     Attributes:
-        settings: With the place of the journals.
-        runs: All in reach.
         name: Of those that are wanted; None for all.
     """
 
@@ -146,13 +148,7 @@ class _Table:
         Raises:
             ConfigError: There is no run of the name.
         """
-        found = self.runs.look()
-        if self.name is not None:
-            keys = [run.key for run in found]
-            wanted = matching(self.name, keys)
-            if not wanted:
-                raise self.runs.not_found(self.name, keys)
-            found = [run for run in found if run.key in wanted]
+        found = self.runs.look(self.name)
         listed = []
         for place, run in enumerate(found):
             records = _OF_ONE if with_workers and place == 0 else _OF_MANY

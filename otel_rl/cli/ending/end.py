@@ -20,8 +20,6 @@ from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError, OtelRLError
 from otel_rl.plurals import many
 
-__all__ = ["finish", "leave", "said_by_the_report", "write_rest"]
-
 _log = logging.getLogger(__name__)
 
 # Of the news while the rest is written; each further one comes twice as late as the one before.
@@ -38,8 +36,6 @@ _WHAT_THE_REPORT_SAYS: Final = (
 )
 """Loggers of what the report of an end says as well."""
 
-_HELD_S: Final = 2.0
-
 
 def finish(
     bridge: Bridge,
@@ -52,7 +48,6 @@ def finish(
     """Stop the bridge and report the runs.
 
     Args:
-        bridge: To be stopped.
         exit_code: See ``Bridge.stop``.
         is_over: See ``Bridge.stop``.
         requests: Ask for an end at once: the rest stays in the journal, and the next signal exits.
@@ -103,7 +98,6 @@ def left_behind(bridge: Bridge, progress: "Progress", interrupted: int | None) -
 
     Args:
         bridge: Goes on until the process ends.
-        progress: Of the wait for it.
         interrupted: Signal that has ended the wait.
     """
     left = Left(0, 0)
@@ -141,7 +135,6 @@ def write_rest(bridge: Bridge, requests: EndRequests, exit_status: int | None = 
     Without progress, or after a signal, the process ends here and the rest stays where it is.
 
     Args:
-        bridge: Has started.
         requests: Ask for an end at once.
         exit_status: Of the command that has reported; None if it is unknown.
 
@@ -191,8 +184,6 @@ class Progress:
     """Says how far the writing of the rest is, and which trackers take nothing.
 
     Attributes:
-        bridge: That writes.
-        timeout_s: How long it may take.
         told: Last error that was said.
     """
 
@@ -273,49 +264,18 @@ def left_in_words(left: Left, seconds: float) -> str:
     return f"{what}, for at most {time_left}"
 
 
-class _Held(logging.Filter):
-    """Holds back log lines for a moment: if the command ends meanwhile, the report says them."""
-
-    def __init__(self, handler: logging.Handler) -> None:
-        super().__init__()
-        self._handler = handler
-        self._is_over = False
-
-    def end(self) -> None:
-        self._is_over = True
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.name not in _WHAT_THE_REPORT_SAYS:
-            return True
-        later = threading.Timer(_HELD_S, self._emit, [record])
-        later.daemon = True
-        later.start()
-        return False
-
-    def _emit(self, record: logging.LogRecord) -> None:
-        if not self._is_over:
-            self._handler.acquire()
-            try:
-                self._handler.emit(record)
-            finally:
-                self._handler.release()
-
-
 @contextmanager
-def said_by_the_report(*, may_go_on: bool = False) -> Iterator[None]:
-    """Keep out of the log, for the length of the context, what the report at its end says.
+def said_by_the_report() -> Iterator[None]:
+    """Keep out of the log, for the length of the context, what the report at its end says."""
 
-    Args:
-        may_go_on: Whether the end may be far: then a line is held back for a moment only.
-    """
-    filters = [(handler, _Held(handler)) for handler in logging.getLogger().handlers]
-    for handler, held in filters:
-        if not may_go_on:
-            held.end()
-        handler.addFilter(held)
+    def is_new(record: logging.LogRecord) -> bool:
+        return record.name not in _WHAT_THE_REPORT_SAYS
+
+    handlers = [*logging.getLogger().handlers]
+    for handler in handlers:
+        handler.addFilter(is_new)
     try:
         yield
     finally:
-        for handler, held in filters:
-            held.end()
-            handler.removeFilter(held)
+        for handler in handlers:
+            handler.removeFilter(is_new)

@@ -6,7 +6,8 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +19,6 @@ from otel_rl.cli.ending.report import Ending
 from otel_rl.errors import ConfigError
 from otel_rl.redaction import is_secret_name, redacted
 
-__all__ = [
-    "SETTINGS_FILE",
-    "STATUS_FILE",
-    "KeptSettings",
-    "StatusFile",
-    "amend_status",
-    "keep_settings",
-]
-
 SETTINGS_FILE: Final = "settings.json"
 STATUS_FILE: Final = "status.json"
 
@@ -34,6 +26,8 @@ _KEPT: Final = {"journal", "rows", "tracker", "archive", "stop_timeout_s"}
 
 # Variables that say where a tracker's runs are.
 _VARIABLES: Final = ("WANDB_", "MLFLOW_", "TRACKIO_")
+
+_NOT_KEPT: Final = "(a secret, which is not kept)"
 
 _RESERVED_BYTES: Final = 16 << 10  # a status with some dozens of runs
 
@@ -49,9 +43,16 @@ def keep_settings(settings: BridgeSettings, environ: Mapping[str, str]) -> None:
     )
     tracker = given.setdefault("tracker", {})
     tracker["name"] = settings.tracker.name
-    tracker["options"] = {
-        name: value for name, value in settings.tracker.options.items() if not _secret(name, value)
-    }
+    tracker["options"] = _told(settings.tracker.options)
+    given["team"] = [
+        {
+            **team.model_dump(include={"name", "experiments", "share"}, exclude_unset=True),
+            # A secret that was left out would be the bridge's option instead: another account.
+            "tracker": {"options": _told(team.tracker.options, otherwise=_NOT_KEPT)},
+        }
+        for team in settings.team
+        if not team.gateway
+    ]
     for section, directory in (
         (tracker, settings.tracker.directory),
         (given.get("archive", {}), settings.archive.directory),
@@ -64,7 +65,24 @@ def keep_settings(settings: BridgeSettings, environ: Mapping[str, str]) -> None:
         if name.startswith(_VARIABLES) and not _secret(name, value)
     }
     path = settings.data / SETTINGS_FILE
-    _write(path, {"settings": given, "environment": environment})
+    write_json(path, {"settings": given, "environment": environment})
+
+
+def _told(options: Mapping[str, str], *, otherwise: str = "") -> dict[str, str]:
+    """Return the options without secrets; a file that holds one may be named.
+
+    Args:
+        otherwise: In place of a secret; empty to leave its option out.
+    """
+    told: dict[str, str] = {}
+    for name, value in options.items():
+        if name.endswith("_file") and value:
+            told[name] = str(Path(value).absolute())
+        elif not _secret(name, value):
+            told[name] = value
+        elif otherwise:
+            told[name] = otherwise
+    return told
 
 
 def _secret(name: str, value: str) -> bool:
@@ -93,11 +111,32 @@ class KeptSettings:
             ConfigError: They cannot be read.
         """
         kept = _read(directory / SETTINGS_FILE)
+        settings = kept.get("settings", {})
+        if "team" in settings:
+            # Tokens are not kept, and without any a bridge lets everyone in: one that nobody has.
+            teams = [{**team, "sha256": [secrets.token_hex(32)]} for team in settings["team"]]
+            settings = {**settings, "team": teams}
         return cls(
-            kept.get("settings", {}),
+            settings,
             kept.get("environment", {}),
             _read(directory / STATUS_FILE).get("exit_status"),
         )
+
+    def directories(self, section: str) -> Sequence[Path]:
+        """Return the directory that a section of the settings names, if it does."""
+        directory = self.settings.get(section, {}).get("directory")
+        return [] if directory is None else [Path(directory)]
+
+    @staticmethod
+    def check_secrets(settings: BridgeSettings) -> None:
+        """Raise ConfigError if a team's option was not kept, and is not given again."""
+        for team in settings.team:
+            for name, value in team.tracker.options.items():
+                if value == _NOT_KEPT:
+                    raise ConfigError(
+                        f"team {team.name}: tracker.options.{name} is a secret, and was not kept.",
+                        hint="Give the bridge's file of settings with --config.",
+                    )
 
     @contextmanager
     def in_environment(self) -> Iterator[None]:
@@ -128,7 +167,7 @@ class StatusFile:
     def write(self, status: Mapping[str, object]) -> bool:
         """Replace the file as a whole. Returns whether that was possible."""
         try:
-            _write(self.path, status)
+            write_json(self.path, status)
         except OSError:
             return False
         return True
@@ -143,13 +182,15 @@ def amend_status(directory: Path, ending: Ending) -> None:
     now = ending.as_status(0, directory)
     written = {(one["id"], one["tracker"]): one for one in (*before["runs"], *now["runs"])}
     with suppress(OSError):
-        _write(
-            path,
-            {**before, "runs": [*written.values()], "left": now["left"]},
-        )
+        write_json(path, {**before, "runs": [*written.values()], "left": now["left"]})
 
 
-def _write(path: Path, content: Mapping[str, object]) -> None:
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Replace a file as a whole.
+
+    Raises:
+        OSError: It cannot be written.
+    """
     new = _new(path)
     with _opened(new) as file:
         file.write(json.dumps(content, indent=2).encode() + b"\n")

@@ -34,8 +34,6 @@ from otel_rl.records import (
 )
 from otel_rl.run_id import run_id
 
-__all__ = ["Ending", "own_command", "report", "rest_command", "troubles"]
-
 _PROGRAM: Final = "otel-rl"
 
 NOT_STORED: Final = "not_stored"
@@ -144,7 +142,6 @@ def report(bridge: Bridge, ending: Ending, told: str = "") -> None:
 
     Args:
         bridge: Has stopped, or is left.
-        ending: Of it.
         told: What was said before.
     """
     data = bridge.settings.data
@@ -268,7 +265,6 @@ def troubles(
     """Yield one phrase for each role with a fault.
 
     Args:
-        roles: By name.
         listed: Failures that are listed one by one.
     """
     named = Tally(map(_role, listed))

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_rl.demo.decoding import DecodeBatch, Job, KvCache
-from otel_rl.demo.digest import digest
 from otel_rl.demo.faults import Kind
 from otel_rl.demo.generator_metrics import GeneratorMetrics, observe_process
 from otel_rl.demo.messages import (
@@ -33,8 +33,6 @@ from otel_rl.demo.messages import (
 from otel_rl.demo.rpc import ControlClient, Remote
 from otel_rl.demo.task import END, encode
 from otel_rl.demo.transformer import Parameters
-
-__all__ = ["main"]
 
 
 @dataclass(slots=True)
@@ -78,9 +76,7 @@ class Generator:
         with metrics.phase("model_load"):
             checkpoint = Path(control.start.checkpoint).read_bytes()
             self._policy = Parameters.from_bytes(self._shape, checkpoint)
-            self._cache = KvCache(
-                limit_tokens=settings.cache_tokens, block_tokens=settings.cache_block_tokens
-            )
+            self._cache = KvCache(settings.cache_tokens)
         metrics.phases()
         metrics.cache(self._cache)
         metrics.preemptions.add(0)
@@ -95,7 +91,6 @@ class Generator:
         )
 
     def run(self) -> None:
-        """Serve until stopped."""
         self._control.send(Serving())
         begun_s = time.perf_counter()
         while True:
@@ -176,7 +171,7 @@ class Generator:
             job = Job(
                 prompt, request.samples, request.max_tokens, request.temperature, request.top_p
             )
-            if not job.fits(self._cache):
+            if not self._cache.has_room(len(prompt)):
                 break
             self._waiting.popleft()
             self._metrics.queue_depth.add(-1)
@@ -224,8 +219,7 @@ class Generator:
         cache, factor = self._cache, self._faults.size(Kind.KV_THRASH)
         if factor is None or cache.limit_tokens < self._whole_cache_tokens:
             return
-        left = max(self._least_cache_tokens, round(cache.limit_tokens / factor))
-        cache.shrink((cache.limit_tokens - left) // cache.block_tokens)
+        cache.limit_tokens = max(self._least_cache_tokens, round(cache.limit_tokens / factor))
 
     def _open_span(self, request: Request) -> Span:
         return self._tracer.start_span(
@@ -284,6 +278,19 @@ class Generator:
             metrics.per_token.record((finished_s - first_token_s) / (max(lengths) - 1))
 
 
+def digest(flat: bytes) -> str:
+    """Return that of ``otel_rl.lineage`` as a server without otel_rl computes it, of one array."""
+    values = np.frombuffer(flat, np.float32)
+    hashed = blake2b(f"0:{len(values)}\n".encode(), digest_size=8)
+    if len(values) > 4096:
+        values = values[:: -(-len(values) // 4096) | 1]
+    bits = values.copy().view(np.uint32).astype(np.uint64)
+    near = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    near[np.isnan(values)] = 0x7FC0
+    hashed.update(near.astype("<u2").tobytes())
+    return hashed.hexdigest()
+
+
 def _carried(context: Context | None = None) -> Carrier:
     """Return a context, by default the current one, as the carrier of a message."""
     carrier: Carrier = {}
@@ -292,7 +299,6 @@ def _carried(context: Context | None = None) -> Carrier:
 
 
 def main() -> None:
-    """Serve until stopped."""
     control = ControlClient("generator")
     observe_process()
     Generator(control, GeneratorMetrics()).run()

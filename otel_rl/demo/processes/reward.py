@@ -5,6 +5,7 @@ Verifying is this run's environment: the completion is the action, the verdict i
 
 import random
 import statistics
+import threading
 import time
 from collections.abc import Sequence
 
@@ -15,14 +16,12 @@ import otel_rl
 from otel_rl import lineage
 from otel_rl.demo import task
 from otel_rl.demo.faults import FaultInjection, Kind
-from otel_rl.demo.messages import Completions, Done, Group
-from otel_rl.demo.metrics import Rollouts, report_as
+from otel_rl.demo.generator_metrics import observe_process
+from otel_rl.demo.messages import Completions, Group
 from otel_rl.demo.rpc import ControlClient, Remote, listen, serve
 from otel_rl.semconv import names
 from otel_rl.semconv.outcomes import Outcome
 from otel_rl.semconv.spec import described
-
-__all__ = ["main", "rewards_of"]
 
 TURNED_AROUND = -1
 
@@ -45,7 +44,7 @@ class Verifier:
     def __init__(self, buffer: Remote, faults: FaultInjection) -> None:
         self._buffer = buffer
         self._faults = faults
-        self._rollouts = Rollouts()
+        self._rollouts = _Rollouts()
         self._tracer = trace.get_tracer("otel_rl.demo.processes.reward")
         meter = metrics.get_meter("otel_rl.demo.processes.reward")
         self._duration = meter.create_histogram(*described(names.RL_REWARD_DURATION))
@@ -54,7 +53,7 @@ class Verifier:
         self._deviation = meter.create_gauge(*described(names.RL_REWARD_STD))
         self._iteration = meter.create_gauge(*described(names.RL_ITERATION_DURATION))
 
-    def answer(self, message: object) -> object:
+    def answer(self, message: object) -> None:
         """Verify :class:`Completions`; answers once they are in the replay buffer."""
         if not isinstance(message, Completions):
             raise TypeError(f"not a message of a reward worker: {message!r}")
@@ -78,7 +77,6 @@ class Verifier:
         self._episodes.add(len(rewards))
         self._deviation.set(statistics.pstdev(rewards))
         self._iteration.set(time.perf_counter() - begun_s)
-        return Done()
 
     def _with_faults(self, rewards: tuple[float, ...]) -> tuple[float, ...]:
         self._faults.delay(Kind.SLOW_REWARD)
@@ -94,16 +92,40 @@ class Verifier:
         return [random.random() < share for _ in range(samples)]  # a fault
 
 
+class _Rollouts:
+    """Logs the best and the worst sample of each policy version's first group. Thread-safe."""
+
+    def __init__(self) -> None:
+        # _lock guards _shown, which holds versions: they arrive in any order.
+        self._lock = threading.Lock()
+        self._shown: set[int] = set()
+
+    def show(self, group: Group) -> None:
+        """Log the group's best and worst sample, once per version."""
+        version = group.completions.policy_version
+        with self._lock:
+            if version in self._shown:
+                return
+            self._shown.add(version)
+        scored = sorted(zip(group.rewards, group.completions.tokens, strict=True))
+        otel_rl.log_samples(
+            [
+                {
+                    "prompt": group.completions.prompt,
+                    "completion": task.decode(tokens),
+                    "reward": reward,
+                }
+                for reward, tokens in (scored[-1], scored[0])
+            ],
+            step=version,  # the step that produced the policy
+            name="rollouts",
+        )
+
+
 def _stamps(
     completions: Completions, rewards: Sequence[float], broken: Sequence[bool]
 ) -> tuple[str, ...]:
-    """Return the stamp that the generator would write if it used otel_rl, with how it ended.
-
-    Args:
-        completions: Of one prompt: they are one group.
-        rewards: One for each.
-        broken: Whether its sandbox failed, for each.
-    """
+    """Return the stamps that a generator with otel_rl would write, with how each sample ended."""
     token = context.attach(propagate.extract(completions.origin))
     try:
         version = completions.policy_version
@@ -134,10 +156,10 @@ def _stamps(
 
 
 def main() -> None:
-    """Serve until stopped."""
     listener, address = listen()
     control = ControlClient("reward", address)
-    report_as("reward", index=control.index, count=control.count)
+    otel_rl.init()
+    observe_process()
     buffer = Remote(control.address("replay_buffer"), control.faults.message_travels)
     verifier = Verifier(buffer, control.faults)
     serve(listener, verifier.answer, name="reward")

@@ -6,10 +6,8 @@ A separate process, so that a slow generator never delays the trainer.
 import threading
 
 from otel_rl.demo.faults import FaultInjection, Kind
-from otel_rl.demo.messages import Done, NewerThan, Weights
+from otel_rl.demo.messages import NewerThan, Weights
 from otel_rl.demo.rpc import ControlClient, listen, serve
-
-__all__ = ["WeightStore", "main"]
 
 
 class WeightStore:
@@ -28,7 +26,7 @@ class WeightStore:
                 self._faults.delay(Kind.SLOW_SYNC)
                 with self._lock:
                     self._newest = message
-                return Done()
+                return None
             case NewerThan(version):
                 with self._lock:
                     newest = self._newest
@@ -40,7 +38,6 @@ class WeightStore:
 
 
 def main() -> None:
-    """Serve until stopped."""
     listener, address = listen()
     control = ControlClient("weight_store", address)
     serve(listener, WeightStore(control.faults).answer, name="weight-store", is_measured=False)

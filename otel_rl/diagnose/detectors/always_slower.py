@@ -1,8 +1,8 @@
 """Detector of a worker that is slower than its peers from the first step on.
 
-Their time replaces a level before, if they do the same work. Time alone does not tell that of the
-first and the last worker of a role: they may hold the embedding or the loss of a pipeline, and
-write for all.
+The peers' time takes the place of an earlier level, if they do the same work. For the first and the
+last worker of a role time alone proves nothing: they may hold the embedding or the loss of a
+pipeline, and write for all.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -44,8 +44,6 @@ from otel_rl.diagnose.thresholds import (
 )
 from otel_rl.semconv.names import RlGoodputPartValues
 
-__all__ = ["always_slower", "longer_by_design"]
-
 _BY_DESIGN: Final = 2.0  # the same of a first or last worker: no pipeline is made so unequal
 
 # Replicas that serve requests do the same, whatever their number.
@@ -56,9 +54,9 @@ class _Alike(NamedTuple):
     """Workers with the same work.
 
     Attributes:
-        tracks: Their times, by worker.
-        peers: The same, to compare.
-        ends: The first and the last one, if these may be the ends of a pipeline.
+        tracks: Times of the workers, by worker.
+        peers: The same times in a form for comparison.
+        ends: The first and the last worker, if these may be the ends of a pipeline.
     """
 
     tracks: Mapping[str, Track]
@@ -67,14 +65,13 @@ class _Alike(NamedTuple):
 
 
 class _Slowest(NamedTuple):
-    """Worker that is slower than its peers all along.
+    """A worker that is slower than its peers all along.
 
     Attributes:
-        place: Its work.
-        worker: The worker.
-        peers_s: Usual time of the work of its peers, in s.
-        own_s: The same of its own.
-        is_end: Whether it may be the end of a pipeline.
+        place: The slow work.
+        peers_s: Usual time of the work by its peers, in s.
+        own_s: Usual time of the work by the worker, in s.
+        is_end: Whether the worker may be the end of a pipeline.
     """
 
     place: PhaseKey
@@ -85,7 +82,7 @@ class _Slowest(NamedTuple):
 
     @property
     def is_by_design(self) -> bool:
-        """Return whether it may have more to do by design."""
+        """Return whether the worker may have more to do by design."""
         return self.is_end and self.own_s < _BY_DESIGN * self.peers_s
 
     def __str__(self) -> str:
@@ -101,7 +98,7 @@ def always_slower(history: RunHistory) -> Iterator[Cause]:
 
 
 def longer_by_design(history: RunHistory) -> Iterator[str]:
-    """Yield who takes longer all along, slow or with more work in a pipeline, in words."""
+    """Yield in words which workers take longer all along, slow or by a pipeline's design."""
     for one in _slowest(history):
         if one.is_by_design and work_of(one.place) is Work.TRAINING:
             yield f"{one}: it is slow, or has more to do as the end of a pipeline (no pp_rank)"
@@ -135,7 +132,7 @@ def _is_work_of_all(history: RunHistory, place: PhaseKey) -> bool:
 
 
 def _alike(history: RunHistory, place: PhaseKey) -> Iterator[_Alike]:
-    """Yield workers that do the same work: those of each stage of a pipeline, else all."""
+    """Yield groups of workers with the same work: those of each pipeline stage, else all."""
     tracks = history.spans[place]
     stages = [
         workers & tracks.keys()
@@ -180,10 +177,8 @@ def _is_mostly_slower(peers: Peers, worker: str, workers: Collection[str], unlik
     """Return whether a worker takes longer than its peers in most steps, beyond their noise.
 
     Args:
-        peers: All workers.
-        worker: The slowest one.
-        workers: Names of all.
-        unlike: How many times as long as the fastest peer the slowest one takes.
+        peers: Times of all workers.
+        unlike: Ratio of the slowest worker's time to that of its fastest peer.
     """
     relative = peers.relative(worker).values
     if len(relative) < FEWEST_BEFORE:

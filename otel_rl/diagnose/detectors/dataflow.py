@@ -1,4 +1,4 @@
-"""Detectors of faults between processes: samples are delayed or lost."""
+"""Detectors of faults between processes, where samples are delayed or lost."""
 
 from collections.abc import Iterator, Sequence
 from math import isfinite
@@ -31,8 +31,6 @@ from otel_rl.diagnose.thresholds import (
     SEVERAL,
     SLACK,
 )
-
-__all__ = ["evictions", "starvation"]
 
 _MIN_SHARE = 0.25  # of a step, by which a wait is longer
 _LONGER_WAIT, _WAIT_NOISE = 2.5, 2.5  # times before, and its noise: waits vary more than work
@@ -90,9 +88,9 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
 
 
 def _buffered_steps(history: RunHistory, since: int) -> float:
-    """Return the steps in which a buffer of samples runs dry, by their age before a step.
+    """Return after how many steps a buffer of samples runs dry, by their age before a step.
 
-    As many samples as it holds are used by then, though some are still made.
+    In that time as many samples as the buffer holds are used, though some are still made.
     """
     ages = (
         track.finite().before(since) for _, _, track in tracks_about(history, Subject.STALENESS)
@@ -101,9 +99,10 @@ def _buffered_steps(history: RunHistory, since: int) -> float:
 
 
 def _is_by_more_work(load: Workload, steps: Track, since: int) -> bool:
-    """Return whether steps have more work since then, and take no longer for it.
+    """Return whether steps have more work since then, and take no longer than it explains.
 
-    Counts of work are spread over the steps between two exports: such a change seems gradual.
+    Counts of work are spread over the steps between two exports, which makes such a change seem
+    gradual.
     """
     work = _sides([*load.of_step], [*load.of_step.values()], since)
     took = _sides(steps.steps, steps.values, since)
@@ -114,7 +113,7 @@ def _is_by_more_work(load: Workload, steps: Track, since: int) -> bool:
 
 
 def _sides(steps: Sequence[int], values: Sequence[float], since: int) -> tuple[float, float] | None:
-    """Return the medians before a step and some steps after it; None if one is unknown or 0."""
+    """Return the medians before a step and some steps after it; None if either is unknown or 0."""
     pairs = [one for one in zip(steps, values, strict=True) if isfinite(one[1])]
     before = [value for step, value in pairs if step < since]
     after = [value for step, value in pairs if step > since + SLACK]
@@ -131,7 +130,6 @@ def _is_longer_wait(change: LevelChange, usual_s: float) -> bool:
 
 
 def _idle_others(history: RunHistory, role: str) -> Iterator[Evidence]:
-    """Yield evidence that the producers of samples are idle."""
     for subject, what in ((Subject.IDLE_TIME, "idle time"), (Subject.QUEUE_DEPTH, "queue")):
         for key, worker, track in tracks_about(history, subject):
             moved = None if key.startswith(f"{role}/") else level(track)
@@ -142,7 +140,7 @@ def _idle_others(history: RunHistory, role: str) -> Iterator[Evidence]:
 
 
 def evictions(history: RunHistory) -> Iterator[Cause]:
-    """Find buffers that evict more unused samples than before, and a good part of all."""
+    """Find buffers that evict more unused samples than before, and a good part of all samples."""
     found: list[tuple[float, str, str | None, LevelChange]] = []
     for key, worker, track in tracks_about(history, Subject.EVICTIONS):
         track = with_gaps(history, summed_by_step(track))
@@ -174,7 +172,7 @@ def evictions(history: RunHistory) -> Iterator[Cause]:
 
 
 def _intake(history: RunHistory, key: str, worker: str | None, since: int) -> float:
-    """Return the samples that enter the buffer per step, if reported."""
+    """Return how many samples enter the buffer per step, if that is reported."""
     role = key.partition("/")[0]
     taken = [
         _mean_since(summed_by_step(track), since)

@@ -1,7 +1,7 @@
-"""Detector of calls of which a few take far longer since a step: retries, timeouts, rate limits.
+"""Detector of calls of which a few take far longer since a step: retries, rate limits.
 
-Most calls are as fast as before, so no median shows it. Counted are the reports that are far beyond
-the usual one, before a step and since then: a long tail has them from the beginning on.
+Most calls are as fast as before, so no median shows the trouble. Reports that are far beyond the
+usual one are counted, before a step and since then: a long tail has them from the beginning on.
 """
 
 from collections import Counter
@@ -21,8 +21,6 @@ from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.levels import level, settled
 from otel_rl.diagnose.thresholds import A_FEW, ALIKE, FEWEST_SINCE, HALF, SEVERAL, SMALL_PART
 
-__all__ = ["flaky_calls"]
-
 # Calls of something else, whose time does not grow with the answers of the policy.
 _CALLED: Final = frozenset({Work.ENVIRONMENT, Work.REWARD, Work.DATA})
 _BEFORE: Final = 15  # steps without trouble
@@ -37,8 +35,8 @@ class _Report(NamedTuple):
     """Calls of one worker in one step that took far longer.
 
     Attributes:
-        times: Their mean time, relative to the usual one of the worker.
-        longer_s: The time that they took beyond the usual one, all together.
+        times: Mean time of the calls, relative to the usual time of the worker.
+        longer_s: Seconds beyond the usual time, of all the calls together.
     """
 
     step: int
@@ -48,12 +46,11 @@ class _Report(NamedTuple):
 
 
 class _Flaky(NamedTuple):
-    """Far reports since a step.
+    """Reports far beyond the usual one, since a step.
 
     Attributes:
-        since: First step.
-        far: Those reports.
-        of: Number of all reports since then.
+        since: First step of the trouble.
+        of: Number of all reports since that step.
     """
 
     since: int
@@ -62,7 +59,7 @@ class _Flaky(NamedTuple):
 
 
 def flaky_calls(history: RunHistory) -> Iterator[Cause]:
-    """Find roles of whose calls some take far longer since a step, and most as long as before."""
+    """Find roles with some calls that take far longer since a step, while most do not."""
     proof = _PROOF_IF_FELT if _take_longer(history) else _PROOF
     for place, tracks in history.spans.items():
         if work_of(place) not in _CALLED or only_waits(history, place):
@@ -77,7 +74,6 @@ def flaky_calls(history: RunHistory) -> Iterator[Cause]:
 
 
 def _take_longer(history: RunHistory) -> bool:
-    """Return whether steps take longer for their work since some step."""
     found = level(settled(Workload(history).eased_steps(step_time(history).finite())))
     return found is not None and found.is_rise(ratio=ALIKE, order=HALF, size=1.0)
 
@@ -95,7 +91,7 @@ def _reports(
 ) -> tuple[Mapping[int, int], Sequence[_Report]]:
     """Return the number of reports of each step, and the far ones in order.
 
-    Those are far by themselves, and for the work of their steps.
+    A report is far if it is far by itself, and for the work of its step.
     """
     number, far, load = Counter[int](), list[_Report](), Workload(history)
     for worker, track in tracks.items():
@@ -115,7 +111,7 @@ def _reports(
 def _flaky(
     history: RunHistory, number: Mapping[int, int], far: Sequence[_Report], proof: float
 ) -> _Flaky | None:
-    """Return the far reports since a step from which on there are clearly more of them."""
+    """Return the far reports since a step from which on they are clearly more frequent."""
     begun = history.first + BEGINNING
     steps = [step for step in sorted(number) if step >= begun]
     for least in _FAR:
@@ -135,7 +131,7 @@ def _more_since(
     first: int,
     least_proof: float,
 ) -> int | None:
-    """Return the step that best separates two rates of far reports, if the later one is higher."""
+    """Return the step that best separates two rates of far reports, if the later is higher."""
     seen, found = ([*accumulate(of.get(step, 0) for step in steps)] for of in (number, far))
     best, most = None, least_proof
     for place, step in enumerate(steps):
@@ -167,7 +163,7 @@ def _likelier(k: int, n: int, more: int, later: int) -> float:
 
 
 def _log_chance(k: int, n: int) -> float:
-    """Return the logarithm of the probability of ``k`` of ``n`` at their own rate."""
+    """Return the log probability of ``k`` of ``n`` events at the rate ``k / n``."""
     return sum(part * log(part / n) for part in (k, n - k) if part)
 
 

@@ -1,21 +1,20 @@
 """Detector of workers that were frozen or cut off for a while, and then went on.
 
-Others waited for them. No work of their own took longer: a stopped process ends its span later, if
-it tells it at all, and that is one of many steps.
+Other workers waited for them. No work of their own took longer: a stopped process ends its span
+later, if it reports the span at all, and that is one of many steps.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from otel_rl.diagnose.detectors.stalls import always_heard
 from otel_rl.diagnose.history.departures import has_shrunk
 from otel_rl.diagnose.history.quiet_workers import Silent
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.history.track import gaps_s
 from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind, listed
-from otel_rl.diagnose.thresholds import FEWEST_STEPS, LONGER, NEWS_S
-
-__all__ = ["frozen_workers"]
+from otel_rl.diagnose.thresholds import FAR, FEWEST_STEPS, LONGER, NEWS_S
 
 
 def frozen_workers(history: RunHistory) -> Iterator[Cause]:
@@ -44,7 +43,7 @@ def frozen_workers(history: RunHistory) -> Iterator[Cause]:
         roles = {
             role
             for role in {name.rpartition("/")[0] for name in quiet}
-            if role in always or _are_peers_heard(history, role, silent, quiet)
+            if role in always or _are_peers_heard(history, role, quiet)
             if not has_shrunk(history, role, begin_s, end_s)
         }
         workers = sorted(
@@ -59,26 +58,29 @@ def frozen_workers(history: RunHistory) -> Iterator[Cause]:
 
 
 def _silences(silent: Silent) -> Sequence[tuple[float, float]]:
-    """Return the long silences that have ended, in order of time, each of them once."""
+    """Return the long silences that have ended, each once, in order of time."""
     found = {one for of in silent.by_worker.values() for one in of}
     return sorted(one for one in found if one[1] - one[0] >= NEWS_S)
 
 
-def _are_peers_heard(
-    history: RunHistory, role: str, silent: Silent, quiet: Collection[str]
-) -> bool:
-    """Return whether most of a role went on to report, and those that did not always had before.
+def _are_peers_heard(history: RunHistory, role: str, quiet: Mapping[str, float]) -> bool:
+    """Return whether most of a role went on to report, and were never silent for nearly as long.
 
-    Its workers, as those of a stock SDK, report at all times, though nothing says so.
+    Workers of such a role report at all times, as those of a stock SDK may, though no setting says
+    so. Most stock SDKs send only changes: they are silent while nothing changes.
     """
     of_role = [name for name in history.lags if name.rpartition("/")[0] == role]
-    missed = [name for name in of_role if name in quiet]
-    is_new = all(len(silent.by_worker.get(name, ())) == 1 for name in missed)
-    return is_new and 2 * len(missed) < len(of_role)
+    missed = [quiet[name] for name in of_role if name in quiet]
+    others_s = (
+        gap_s
+        for name in of_role
+        for gap_s in sorted(gaps_s(history.lags[name].times_s))[: -1 if name in quiet else None]
+    )
+    return 2 * len(missed) < len(of_role) and min(missed) >= FAR * max(others_s, default=0.0)
 
 
 def _is_replaced(history: RunHistory, worker: str, since: int) -> bool:
-    """Return whether another process took the worker's place; the failure is then known."""
+    """Return whether another process took the worker's place, as the failure is then known."""
     return any(
         one.worker == worker and not one.is_same
         for one in history.failures

@@ -1,6 +1,6 @@
-"""Detector of hosts that have too little for what runs on them: CPU time, memory, disk.
+"""Detector of hosts that have too little CPU time, memory or disk for what runs on them.
 
-A host is short of something if it has clearly less than before, and work takes longer since then.
+A host is short of a resource if it has clearly less than before, and work takes longer since then.
 """
 
 import re
@@ -24,18 +24,16 @@ from otel_rl.diagnose.thresholds import (
     SMALL_PART,
 )
 
-__all__ = ["host_pressure"]
-
 
 class _Measure(NamedTuple):
     """Measure of a host.
 
     Attributes:
-        pattern: Of its tracker keys.
-        what: In words.
-        least: From this share on, it may make work slower.
-        full: From this share on, work fails soon, and need not be slower yet.
-        ratio: Times before.
+        pattern: Pattern of the measure's tracker keys.
+        what: Name of the measure in words.
+        least: Share from which on the shortage may make work slower.
+        full: Share from which on work fails soon, and need not be slower yet.
+        ratio: Factor over the earlier level.
     """
 
     pattern: re.Pattern[str]
@@ -80,8 +78,6 @@ _MEASURES: Final = (
 
 
 class _Short(NamedTuple):
-    """Host that is short of something."""
-
     host: str
     key: str
     of: _Measure
@@ -113,7 +109,7 @@ def _change(track: Track, of: _Measure) -> LevelChange | None:
 
 
 def _is_felt(history: RunHistory, since: int) -> bool:
-    """Return whether steps or some work take longer since then."""
+    """Return whether steps or some work take longer since a step."""
     usual_s = usual_step_s(history)
     load = Workload(history)
     if _is_slower_since(load.eased_steps(step_time(history)), since):

@@ -10,33 +10,40 @@ from typing import Final, NamedTuple
 from otel_rl.diagnose.classify import Subject, is_collective, only_waits, tracks_about
 from otel_rl.diagnose.detectors.stalls import STALL, own_step
 from otel_rl.diagnose.history.departures import departed
+from otel_rl.diagnose.history.quiet_workers import report_interval_s
 from otel_rl.diagnose.history.recorded import may_lack_until
-from otel_rl.diagnose.history.rhythm import Rhythm
+from otel_rl.diagnose.history.rhythm import BEGINNING, Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.track import gaps_s
 from otel_rl.diagnose.open_work import is_current
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.thresholds import FAR, FEWEST_PEERS, FEWEST_SINCE, FEWEST_STEPS, NEWS_S
+from otel_rl.diagnose.stats.levels import settled
+from otel_rl.diagnose.thresholds import (
+    FAR,
+    FEWEST_PEERS,
+    FEWEST_SINCE,
+    FEWEST_STEPS,
+    LONGER,
+    NEWS_S,
+)
 from otel_rl.goodput import duration
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
-
-__all__ = ["Hang", "held_up_workers", "hung_workers", "hung_workers_of"]
 
 _REPORTS: Final = 5  # of a worker, of which one or two may be late
 
 
 class Hang(NamedTuple):
-    """Phase that a worker does not leave.
+    """A phase that a worker does not leave.
 
     Attributes:
         worker: ``<role>/<index>``.
-        phase: In which it is.
-        age_s: Time since it began, else since it was done.
-        longest_s: Longest time that any worker of the role has taken for it.
-        since: Step in progress when it began.
-        is_told: Whether the worker tells the phase in which it is.
-        own: The step in which it is, if others are further.
+        phase: Phase in which the worker is.
+        age_s: Seconds since the phase began, else since it was last done.
+        longest_s: Longest time that a warm worker of the role has taken for the phase.
+        since: Step in progress when the phase began.
+        is_told: Whether the worker reports the phase in which it is.
+        own: Step in which the worker is, if others are further.
     """
 
     worker: str
@@ -49,7 +56,6 @@ class Hang(NamedTuple):
 
     @property
     def as_cause(self) -> Cause:
-        """Return it as the cause of trouble."""
         return Cause(
             Kind.STALL,
             str(self),
@@ -71,27 +77,27 @@ class Hang(NamedTuple):
         )
 
     def __str__(self) -> str:
-        """Return who hangs, in what, and since when."""
+        """Return which worker hangs, in which phase, and since when."""
         does = "has been in" if self.is_told else "still reports, and has done no"
         return (
             f"{self.worker} {does} {self.phase} for {duration(self.age_s)} since step "
-            f"{self.since}, at most {duration(self.longest_s)} before; the others go on"
+            f"{self.since}, usually at most {duration(self.longest_s)}; the others go on"
         )
 
 
 def hung_workers(history: RunHistory) -> Iterator[Cause]:
-    """Find workers that tell work in progress which takes far longer than ever, while steps go on.
+    """Find workers whose reported work takes far longer than ever, while steps go on.
 
-    A run without further steps is a stall.
+    If no further step comes, the run stalls, which is another cause.
     """
     yield from (one.as_cause for one in hung_workers_of(history) if one.is_told)
 
 
 def held_up_workers(history: RunHistory) -> Iterator[Cause]:
-    """Find workers of which one piece of work took as long as a stall, and then ended.
+    """Find workers with one piece of work that took as long as a stall, and then ended.
 
-    Few workers of a role, once: work of all takes long for a reason of all, and who is slow is so
-    more often.
+    Only few workers of a role, once: work of all workers takes long for a common reason, and a slow
+    worker takes long more often.
     """
     rhythm = Rhythm.of(history)
     if rhythm is None or rhythm.steps < FEWEST_STEPS:
@@ -115,13 +121,12 @@ def held_up_workers(history: RunHistory) -> Iterator[Cause]:
 
 
 class _Piece(NamedTuple):
-    """Long piece of work of a worker.
+    """A long piece of a worker's work.
 
     Attributes:
         worker: ``<role>/<index>``.
-        place: Of its record in the series.
-        seconds: That it took.
-        end_s: When it was told.
+        place: Place of the piece's record in the series.
+        end_s: Time at which the piece was reported.
     """
 
     worker: str
@@ -131,7 +136,10 @@ class _Piece(NamedTuple):
 
 
 def _pieces(history: RunHistory, place: PhaseKey, least_s: float) -> Iterator[_Piece]:
-    """Yield records with a piece of that length, if their other pieces took the usual time."""
+    """Yield records with a piece of ``least_s`` or more, if their other pieces took the usual time.
+
+    The first pieces of a worker may be odd, as it compiles its work.
+    """
     for worker, track in history.spans[place].items():
         totals = [*map(mul, track.values, history.counts[place][worker].values)]
         if max(totals, default=0.0) < least_s:
@@ -139,7 +147,7 @@ def _pieces(history: RunHistory, place: PhaseKey, least_s: float) -> Iterator[_P
         usual_s = median(track.values)
         for at, total_s in enumerate(totals):
             others = history.counts[place][worker].values[at] - 1
-            if total_s - others * usual_s >= least_s:
+            if at >= BEGINNING and total_s - others * usual_s >= least_s:
                 yield _Piece(worker, at, total_s - others * usual_s, track.times_s[at])
 
 
@@ -180,7 +188,7 @@ def _held_up(history: RunHistory, place: PhaseKey, one: _Piece, others_s: float)
 
 
 def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
-    """Yield the workers that hang, each with the phase that it does not leave."""
+    """Yield the hanging workers, each with the phase that it does not leave."""
     rhythm = Rhythm.of(history)
     if rhythm is None or rhythm.steps < FEWEST_STEPS:
         return
@@ -192,7 +200,7 @@ def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
             continue
         tell |= {worker}
         phase = key.partition("/phase/age/")[2]
-        least_s = max(steps_s, _REPORTS * _report_interval_s(history, worker))
+        least_s = max(steps_s, _REPORTS * report_interval_s(history, worker))
         hang = _hang(history, worker, phase, track.finite(), least_s)
         if hang is not None:
             yield hang
@@ -207,16 +215,15 @@ def _idle(
     tell: AbstractSet[str],
     least_s: float,
 ) -> Iterator[Hang]:
-    """Yield the few workers of a role that report, and no more do any of the work of all others.
+    """Yield the few workers of a role that report, but do no more of the work of all others.
 
-    By SDKs that do not tell the phase in progress. Most of a role are not used any more on purpose.
+    Such workers have SDKs that do not report the phase in progress. If most workers of a role do no
+    work, they are not used any more on purpose.
 
     Args:
-        history: Of the run.
-        role: Of the workers.
-        gone: Workers that are peers of no one any more.
-        tell: Workers that tell the phase in which they are.
-        least_s: Least time without work.
+        gone: Workers that are nobody's peers any more.
+        tell: Workers that report the phase in which they are.
+        least_s: Least time without work, in s.
     """
     work = [
         of
@@ -248,7 +255,7 @@ def _idle(
 
 
 def _newest_of(work: Sequence[Mapping[str, Track]], worker: str) -> tuple[float, int]:
-    """Return when a worker has last done any work, and in which step."""
+    """Return when a worker last did any work, and in which step."""
     return max((of[worker].times_s[-1], of[worker].steps[-1]) for of in work if worker in of)
 
 
@@ -259,7 +266,6 @@ def _longest_gap(work: Sequence[Mapping[str, Track]], worker: str) -> float:
 
 
 def _main_phase(history: RunHistory, worker: str) -> str:
-    """Return the phase in which a worker spends most of its time."""
     took_s = {
         place.phase: sum(of[worker].values)
         for place, of in history.spans.items()
@@ -274,11 +280,15 @@ def _hang(history: RunHistory, worker: str, phase: str, ages: Track, least_s: fl
     place = PhaseKey(worker.rpartition("/")[0], phase)
     if not is_current(history, worker, ages) or _waits(history, place):
         return None
-    took = [track.values for track in history.spans.get(place, {}).values() if track.values]
+    told = [track for track in history.spans.get(place, {}).values() if track.values]
+    took = [settled(track).values for track in told]
     longest_s = max(map(max, took), default=0.0)
+    # It may compile again what it does, which took long as the run began.
+    longest_ever_s = max((max(track.values) for track in told), default=0.0)
     begun_s = ages.times_s[-1] - ages.values[-1]
     age_s = history.age_s(begun_s, ages.times_s[-1])
-    if sum(map(len, took)) < FEWEST_STEPS or age_s < max(least_s, FAR * longest_s):
+    least_s = max(least_s, FAR * longest_s, LONGER * longest_ever_s)
+    if sum(map(len, took)) < FEWEST_STEPS or age_s < least_s:
         return None
     since = _step_at(history, begun_s)
     goes_on = history.last - since >= FEWEST_SINCE
@@ -286,12 +296,6 @@ def _hang(history: RunHistory, worker: str, phase: str, ages: Track, least_s: fl
         return None
     own = own_step(history, worker, before=since)
     return Hang(worker, phase, age_s, longest_s, since, own=own)
-
-
-def _report_interval_s(history: RunHistory, worker: str) -> float:
-    """Return the usual seconds between two reports of a worker; 0 if it is unknown."""
-    lags = history.lags.get(worker)
-    return 0.0 if lags is None else median(gaps_s(lags.times_s) or [0.0])
 
 
 def _waits(history: RunHistory, place: PhaseKey) -> bool:

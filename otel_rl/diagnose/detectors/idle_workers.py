@@ -1,7 +1,7 @@
-"""Detector of workers that report, and do no more of the work that their peers go on with.
+"""Detector of workers that report, but do no more of the work that their peers go on with.
 
-A plain SDK tells work at its end only: who does none hangs, or is not used any more on purpose. It
-is missed if steps take longer since then.
+A plain SDK reports work only at its end: a worker without work hangs, or is not used any more on
+purpose. The run misses the worker if steps take longer since then.
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,6 @@ from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.levels import settled, soon
 from otel_rl.diagnose.thresholds import FELT, IN_ORDER_OF_STEPS, SLACK
-
-__all__ = ["idle_workers", "unused_workers"]
 
 
 def idle_workers(history: RunHistory) -> Iterator[Cause]:

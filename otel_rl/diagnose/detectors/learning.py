@@ -1,7 +1,7 @@
 """Detectors of worse learning: values that are not numbers, wrong rewards, a degenerate policy.
 
-Learning changes every level all the time. So only these count: a jump between two steps without a
-change of the policy, or a lasting change for the worse.
+Learning changes every level all the time. So only these count: a jump between two steps while the
+policy does not change, or a lasting change for the worse.
 """
 
 import math
@@ -26,11 +26,10 @@ from otel_rl.diagnose.thresholds import (
     IN_ORDER,
     LONGER_NOISE,
     MANY,
+    SEVERAL,
     SLACK,
     START,
 )
-
-__all__ = ["degeneration", "new_tasks", "not_a_number", "wrong_rewards"]
 
 # Age of the oldest samples of a batch, in units of the usual one; and most steps of a jump.
 _OLDEST, _MOST_MIXED = 2.0, 4
@@ -54,7 +53,7 @@ _DEGENERATE = {Kind.ENTROPY_COLLAPSE: Subject.ENTROPY, Kind.KL_GROWTH: Subject.K
 
 
 def not_a_number(history: RunHistory) -> Iterator[Cause]:
-    """Find the first measurement that was NaN or infinite, of a series that had been finite."""
+    """Find the first measurement that was NaN or infinite, in a series that had been finite."""
     found = [
         (step, key, worker)
         for key, of in history.oddities.items()
@@ -92,7 +91,7 @@ def not_a_number(history: RunHistory) -> Iterator[Cause]:
 
 
 def _finite_again(history: RunHistory, found: Sequence[tuple[int, str, str]]) -> int | None:
-    """Return the last odd step, if every series that was odd has gone on without for long."""
+    """Return the last odd step, if every series that was odd has long been without odd values."""
     last = max(track.steps[-1] for of in history.oddities.values() for track in of.values())
     for _, key, worker in found:
         rows, own = history.rows.get(key, Track()), history.workers[key].get(worker, Track())
@@ -106,10 +105,7 @@ def _turned(history: RunHistory, key: str, worker: str, first: int) -> int | Non
     """Return the first odd step of a worker's series; None if it was never finite before.
 
     Args:
-        history: Of the run.
-        key: Of the series.
-        worker: The worker.
-        first: Step of the first snapshot with an odd measurement of it.
+        first: Step of the first snapshot with an odd measurement of the series.
     """
     of = history.workers.get(key, {})
     if worker not in of or min(of[worker].steps) > first:
@@ -141,7 +137,7 @@ def _counted_odd(history: RunHistory) -> list[tuple[int, str, str]]:
 def _is_alone(
     history: RunHistory, counted: Sequence[tuple[int, str, str]], key: str, worker: str, step: int
 ) -> bool:
-    """Return whether others measured the same key, none of them with odd values by then."""
+    """Return whether other workers measured the key too, none with odd values by that step."""
     others = [name for name in history.workers[key] if name != worker]
     if re.search(Subject.NONFINITE, key):
         odd = {name for at, of, name in counted if of == key and at <= step}
@@ -165,9 +161,13 @@ def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
         return  # other tasks have other rewards
     if _is_earned(history, largest) or _is_not_earned(history, largest):
         return
-    if key in spreads and any(
-        one.since is not None and abs(one.since - largest.step) <= SLACK
-        for one in dead_groups(history)
+    if (
+        key in spreads
+        and not _is_constant(history, largest)
+        and any(
+            one.since is not None and abs(one.since - largest.step) <= SLACK
+            for one in dead_groups(history)
+        )
     ):
         return  # rewards of a group are equal, and those of groups are as before
     yield Cause(
@@ -180,8 +180,20 @@ def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
     )
 
 
+def _is_constant(history: RunHistory, found: Jump) -> bool:
+    """Return whether all rewards are one value since a jump of their spread, and were not before.
+
+    In groups without a signal, rewards still differ from group to group.
+    """
+    return any(
+        len(since := track.since(found.step)) >= A_FEW
+        and len({*since[-SEVERAL:]}) == 1 < len({*track.before(found.step)})
+        for _, track in rows_about(history, Subject.REWARD_MEAN)
+    )
+
+
 def _is_earned(history: RunHistory, found: Jump) -> bool:
-    """Return whether a score that the reward does not make has risen with it."""
+    """Return whether a score that the reward does not make has risen with the reward."""
     return found.after > found.before and any(
         (rise := jump(track)) is not None
         and rise.after > rise.before
@@ -192,9 +204,9 @@ def _is_earned(history: RunHistory, found: Jump) -> bool:
 
 
 def _is_not_earned(history: RunHistory, found: Jump) -> bool:
-    """Return whether a score was left behind then, and nothing measures the policy.
+    """Return whether a score was left behind at the jump, and nothing measures the policy.
 
-    Then a shortcut that was found at once looks like a reward that is computed differently.
+    In that case a shortcut that was found at once looks like a reward that is computed differently.
     """
     measured = (rows_about(history, subject) for subject in _OF_POLICY)
     return not any(
@@ -226,9 +238,9 @@ def _jumps_of_rewards(history: RunHistory) -> Sequence[tuple[Jump, str]]:
 
 
 def _is_new(found: Jump, track: Track) -> bool:
-    """Return whether a series has never been near the level to which it jumped.
+    """Return whether a series was never near the level to which it jumped.
 
-    The spread of rewards has no trend: by chance it stays for a while where it has been.
+    The spread of rewards has no trend: by chance it stays for a while at an earlier level.
     """
     before = track.before(found.step)
     if not before:  # steps that were repeated are in order of time
@@ -239,7 +251,7 @@ def _is_new(found: Jump, track: Track) -> bool:
 
 
 def _mixed_steps(history: RunHistory) -> int:
-    """Return the steps in which batches mix samples from before and after a change of rewards."""
+    """Return in how many steps batches mix samples from before and after a change of rewards."""
     ages = [
         median(track.values)
         for _, _, raw in tracks_about(history, Subject.STALENESS)
@@ -249,10 +261,10 @@ def _mixed_steps(history: RunHistory) -> int:
 
 
 def _start(history: RunHistory, rewards: Track) -> int:
-    """Return the number of first rewards that tell what the policy learns at its start.
+    """Return the number of first rewards that show what the policy learns at its start.
 
-    While generators pause, or a buffer was filled before the first step, a trainer learns from
-    samples of its first policy; rewards of the first samples after these show all at once what it
+    While generators pause, or after a buffer was filled before the first step, a trainer learns
+    from samples of its first policy; rewards of the first later samples show all at once what it
     has learned.
     """
     old = Track()
@@ -266,7 +278,6 @@ def _start(history: RunHistory, rewards: Track) -> int:
 
 
 def _policy_moved(history: RunHistory, step: int) -> bool:
-    """Return whether a measure of the policy has jumped by this step."""
     mixed = _mixed_steps(history)
     return any(
         moved.step <= step
@@ -320,7 +331,7 @@ def _fall(history: RunHistory) -> tuple[str, LevelChange] | None:
 def _degenerate(
     history: RunHistory, kind: Kind, key: str, track: Track, fall: tuple[str, LevelChange] | None
 ) -> Iterator[Cause]:
-    """Find a worse level before the reward falls, or a trend left for no reward."""
+    """Find a worse level before the reward falls, or a departure from a trend for no reward."""
     what = "entropy collapses" if kind is Kind.ENTROPY_COLLAPSE else "KL runs away"
     found = level(track)
     if fall is not None and found is not None and _is_worse(kind, track, found):
@@ -361,7 +372,7 @@ def _degenerate(
 
 
 def _begun(track: Track, step: int, dropped: int) -> int:
-    """Return the step in which a series left its trend: ranks part a slope in its middle."""
+    """Return the step in which a series left its trend; ranks part a slope in its middle."""
     left = departure(track)
     is_later = left is not None and left.is_sure and step <= left.step <= dropped + SLACK
     return left.step if left is not None and is_later else step
@@ -397,7 +408,7 @@ def lasting_fall(track: Track) -> LevelChange | None:
 
 
 def _scorer(history: RunHistory, key: str) -> str:
-    """Return the role that computes rewards, if one is named so."""
+    """Return the role that computes rewards, if a role's name says so."""
     roles = {place.role for place in history.spans}
     scorers = (r for r in sorted(roles) if "env" in r or work_of(PhaseKey(r, "")) is Work.REWARD)
     return next(scorers, key.partition("/")[0])

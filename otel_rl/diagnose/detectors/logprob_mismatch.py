@@ -1,8 +1,8 @@
 """Detector of inference and training that disagree about the probability of the same tokens.
 
-They differ a little by numerics and precision, and more with the age of samples. A gap that opens
-by itself is a fault of one side: weights that arrived damaged or in part, another temperature,
-another kernel. Rewards fall only much later.
+The two differ a little by numerics and precision, and more with the age of samples. A gap that
+opens by itself is a fault of one side: weights that arrived damaged or in part, another
+temperature, another kernel. Rewards fall only much later.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,18 +28,16 @@ from otel_rl.diagnose.thresholds import (
     UNLIKE,
 )
 
-__all__ = ["logprob_mismatch"]
-
 
 class _Measure(NamedTuple):
-    """Measure of the gap, in words.
+    """A measure of the gap.
 
     Attributes:
-        what: In words.
-        unit: Of its values.
-        least: Below it a gap has no effect on training.
-        large: From it on, a gap is a fault from the first step on.
-        power: Of the difference of log-probabilities that it grows with.
+        what: Name of the measure in words.
+        unit: Unit of the values.
+        least: Value below which a gap has no effect on training.
+        large: Value from which on a gap is a fault even at the first step.
+        power: Power of the difference of log-probabilities with which the measure grows.
     """
 
     what: str
@@ -61,12 +59,12 @@ _BY_ITSELF: Final = 6.0  # times the difference before: no larger batch or older
 
 
 class _Gap(NamedTuple):
-    """Gap that is too wide.
+    """A gap that is too wide.
 
     Attributes:
-        since: First step; None if it always was.
-        before: Usual value before, or the one that would be a fault.
-        after: Usual value since then.
+        since: First step of the gap; None if it always was too wide.
+        before: Usual value before, or the value from which on it is a fault.
+        after: Usual value since that step.
     """
 
     since: int | None
@@ -74,12 +72,12 @@ class _Gap(NamedTuple):
     after: float
 
     def is_within(self, times: float) -> bool:
-        """Return whether it is at most so many times as wide as before."""
+        """Return whether the gap is at most ``times`` times as wide as before."""
         return self.after <= times * self.before
 
 
 def logprob_mismatch(history: RunHistory) -> Iterator[Cause]:
-    """Find log-probabilities of inference that leave those of training."""
+    """Find log-probabilities of inference that depart from those of training."""
     found = [
         (gap, key, of)
         for subject, of in _MEASURES.items()
@@ -142,7 +140,7 @@ def _times(gap: _Gap) -> str:
 
 
 def _wider(track: Track, of: _Measure) -> _Gap | None:
-    """Return a gap that opened at once, or faster than ever before, or was wide from the start."""
+    """Return a gap that opened suddenly, or faster than ever before, or was wide from the start."""
     # An estimate of a KL from samples may be negative.
     sizes = Track(track.steps, track.times_s, [abs(value) for value in track.values])
     if len(sizes.values) < FEWEST_VARYING:
@@ -165,16 +163,16 @@ def _is_jump(found: LevelChange, wider: float) -> bool:
 
 
 def _alone(history: RunHistory, key: str, of: _Measure) -> str | None:
-    """Return the one of several workers that has the gap, each of which measures its own."""
+    """Return the one worker that has the gap, among several that each measure their own."""
     tracks = history.workers.get(key, {})
     wide = [name for name, track in tracks.items() if _wider(track.finite(), of) is not None]
     return wide[0] if len(wide) == 1 and len(tracks) >= FEWEST_PEERS else None
 
 
 def _is_on_purpose(history: RunHistory, since: int | None) -> bool:
-    """Return whether samples became older, or steps larger: the gap then grows by itself.
+    """Return whether samples became older, or steps larger, which widens the gap by itself.
 
-    A fault that makes samples older has a cause of its own.
+    A fault that makes samples older is a cause of its own.
     """
     if since is None:
         return False

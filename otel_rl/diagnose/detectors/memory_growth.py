@@ -1,22 +1,21 @@
-"""Detector of memory that grows until it does not fit, told before that happens.
+"""Detector of memory that grows until it does not fit, found before that happens.
 
-Memory of a process, of a device, of a device in one phase (also what is left while an engine
-sleeps), and of a host. A leak grows as much in each step as before. A cache that fills levels off,
-a longer batch is one jump, fragmentation goes up and down, and a restart begins anew: none of them
-grows evenly, up to its end, by a large part of what is left.
+The memory is that of a process, of a device, of a device in one phase (also what is left while an
+engine sleeps), or of a host. A leak grows by as much in each step as before. A cache that fills
+levels off, a longer batch is one jump, fragmentation goes up and down, and a restart begins anew:
+none of them grows evenly to the end of the series, by a large part of what is left.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import inf
 from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
 from otel_rl.diagnose.thresholds import FEWEST_VARYING, HALF, SMALL_PART
-
-__all__ = ["memory_growth"]
 
 _PROCESS: Final = re.compile(r"^(?P<role>[^/]+)/process/memory/usage$")
 _DEVICE: Final = re.compile(
@@ -36,13 +35,12 @@ class _Memory(NamedTuple):
     """Series of one kind of memory.
 
     Attributes:
-        what: In words.
-        key: Tracker key.
+        what: Name of the kind in words.
         track: Bytes in use.
-        limit: Bytes that there are; None if unknown.
-        worker: Whose it is.
-        host: Where it is.
-        phase: In which it is in use.
+        limit: Bytes that exist; None if unknown.
+        worker: Worker that uses the memory.
+        host: Host that has the memory.
+        phase: Phase in which the memory is in use.
     """
 
     what: str
@@ -55,14 +53,14 @@ class _Memory(NamedTuple):
 
 
 class _Growth(NamedTuple):
-    """Even growth, in bytes.
+    """Even growth of memory, in bytes.
 
     Attributes:
         since: The step from which on it grows.
-        before: Level then.
+        before: Level at that step.
         after: The most in the last steps.
-        per_step: Growth in the later half.
-        full: The step at which it will not fit.
+        per_step: Growth per step in the later half.
+        full: The step at which the memory will not fit.
     """
 
     since: int
@@ -73,7 +71,7 @@ class _Growth(NamedTuple):
 
 
 def memory_growth(history: RunHistory) -> Iterator[Cause]:
-    """Find memory that has little left: for less steps than it has been seen to grow."""
+    """Find memory that will be full in fewer steps than it has been seen to grow."""
     found = [
         (memory, growth)
         for memory in _measured(history)
@@ -167,6 +165,8 @@ def _growth(memory: _Memory) -> _Growth | None:
     left = (memory.limit - after) / per_step
     if left > _AHEAD * (steps[-1] - steps[begun]):
         return None
+    if after + _still_to_come(grown) < memory.limit:
+        return None
     # Back along the line: before it, the process may have started, or had no leak yet.
     since, least = len(lows) - 1, lows[-1]
     while since > begun:
@@ -179,8 +179,18 @@ def _growth(memory: _Memory) -> _Growth | None:
     return _Growth(int(steps[since]), lows[since], after, per_step, full)
 
 
+def _still_to_come(grown: Sequence[float]) -> float:
+    """Return how much memory grows at most if it goes on to slow down, as a filling cache does.
+
+    Args:
+        grown: Growth from part to part; the last one is positive.
+    """
+    slower = (grown[-1] / max(grown)) ** (1 / (len(grown) - 1))
+    return grown[-1] * slower / (1 - slower) if slower < 1 else inf
+
+
 def _of_steps(track: Track) -> tuple[Sequence[int], Sequence[float], Sequence[float]]:
-    """Return (steps, least and most of each): within a step memory goes up and down."""
+    """Return (steps, least and most of each step), as memory goes up and down within a step."""
     steps: list[int] = []
     lows: list[float] = []
     highs: list[float] = []
@@ -207,7 +217,7 @@ def _noise(steps: Sequence[int], values: Sequence[float]) -> float:
 
 
 def _is_filling(history: RunHistory, memory: _Memory) -> bool:
-    """Return whether a buffer of the process has yet to be filled, and says how far it will."""
+    """Return whether a buffer of the process is still filling, and its size is known."""
     if memory.worker is None:
         return False
     role = memory.worker.rpartition("/")[0]
@@ -223,7 +233,6 @@ def _is_filling(history: RunHistory, memory: _Memory) -> bool:
 
 
 def _size(n_bytes: float) -> str:
-    """Return a number of bytes for people."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
         if abs(n_bytes) >= size:
             return f"{n_bytes / size:.3g} {unit}"

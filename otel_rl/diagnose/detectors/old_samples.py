@@ -1,4 +1,4 @@
-"""Detector of old samples: those that wait longer than before until they are used."""
+"""Detector of old samples, which wait longer than before until they are used."""
 
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
@@ -21,8 +21,6 @@ from otel_rl.diagnose.thresholds import (
     OFTEN,
     SEVERAL,
 )
-
-__all__ = ["staleness"]
 
 _TIMES_OLDER, _OLDER = 1.8, 1.5  # times, and versions
 _FILLED = 2  # times the age of its samples: steps until a buffer is full for the first time
@@ -71,9 +69,9 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
 
 
 def _over_pushes(track: Track) -> Track:
-    """Return the mean age since the last push of weights, where these are several steps apart.
+    """Return the mean age since the last push of weights, where pushes are several steps apart.
 
-    Samples then age from push to push, and are young again after it.
+    Samples then age from push to push, and are young again after each push.
     """
     values = track.values
     apart = {
@@ -86,9 +84,9 @@ def _over_pushes(track: Track) -> Track:
 
 
 def _was_full(history: RunHistory, track: Track, change: LevelChange) -> bool:
-    """Return whether the buffer was full before: a higher bound is then another one.
+    """Return whether the buffer was full before, so that its bound must have been raised.
 
-    Samples were of one age, and trainers did not wait for them: no less was made than used.
+    Samples then had a constant age, and trainers did not wait for them: as many were made as used.
     """
     before = track.before(change.step)
     half = len(before) // 2
@@ -107,18 +105,19 @@ def _was_full(history: RunHistory, track: Track, change: LevelChange) -> bool:
 
 
 def _is_of_a_change(history: RunHistory, change: LevelChange) -> bool:
-    """Return whether it is none before a later change on purpose.
+    """Return whether the change belongs to a later change on purpose.
 
-    Where a smaller batch makes a trend steeper, the clearest level begins before it.
+    Where a smaller batch makes a trend steeper, the clearest level begins before the batch does.
     """
     later = (since for since in change_steps(history) if since > change.step)
     return any(not [*staleness(history.between(history.first, since - 1))] for since in later)
 
 
 def _is_of_pauses(history: RunHistory, track: Track, change: LevelChange) -> bool:
-    """Return whether samples are older by no more than long steps, as evaluations, account for.
+    """Return whether long steps, such as evaluations, account for the added age of samples.
 
-    What is made meanwhile waits for as many usual steps, and stays where as much is made as used.
+    Samples made in a long step wait for as many usual steps, and stay where as many are made as
+    used.
     """
     usual_s, since = _steps_around(history, change)
     paused = [value for value in since if value >= CLEARLY * usual_s]
@@ -129,9 +128,9 @@ def _is_of_pauses(history: RunHistory, track: Track, change: LevelChange) -> boo
 
 
 def _follows_a_pause(history: RunHistory, track: Track, change: LevelChange) -> bool:
-    """Return whether the buffer filled up in a long step, as one with an evaluation, and no more.
+    """Return whether the buffer merely filled up in a long step, such as an evaluation.
 
-    Where more samples are made than used, it stays full.
+    Where more samples are made than used, the buffer then stays full.
     """
     usual_s, steps = _steps_around(history, change)
     if not _is_paused(steps, usual_s):
@@ -142,7 +141,7 @@ def _follows_a_pause(history: RunHistory, track: Track, change: LevelChange) -> 
 
 
 def _steps_around(history: RunHistory, change: LevelChange) -> tuple[float, Sequence[float]]:
-    """Return the usual time of a step, and those of the steps just before a change and since."""
+    """Return the usual time of a step, and the times of steps just before a change and since."""
     steps = step_time(history).finite()
     since = steps.since(change.step - SEVERAL)
     has_before = len(since) < len(steps.values)
@@ -154,9 +153,9 @@ def _is_paused(since: Sequence[float], usual_s: float) -> bool:
 
 
 def _is_full(track: Track, change: LevelChange) -> bool:
-    """Return whether samples are a little older and no more: a buffer has filled, which is bounded.
+    """Return whether samples are only a little older, as after a bounded buffer has filled.
 
-    It takes what is made in a slow step, and keeps it where more is made than used.
+    The buffer takes what is made in a slow step, and keeps it where more is made than used.
     """
     since = track.since(change.step)
     half = len(since) // 2
@@ -165,20 +164,24 @@ def _is_full(track: Track, change: LevelChange) -> bool:
 
 
 def _steps_at_level(history: RunHistory, track: Track, change: LevelChange) -> int:
-    """Return the steps at about the level before a change, until it begins.
+    """Return the number of steps at about the level before a change, until it begins.
 
-    A series that has risen from its first value on was at no level, nor one of a run that begins.
+    A series that has risen from its first value on was at no level, nor was that of a run that
+    begins.
     """
     first = _first_usual(history)
     near = _AT_LEVEL * (change.after - change.before)
     own = track.finite()
     columns = zip(own.steps, own.values, strict=True)
     at = [step for step, value in columns if step < change.step and value - change.before > -near]
-    return change.step - max(first, min(at, default=change.step))
+    since = max(first, min(at, default=change.step))
+    if history.has_gaps:  # their numbers count samples
+        return sum(since <= step < change.step for step in history.known_steps)
+    return change.step - since
 
 
 def _first_usual(history: RunHistory) -> int:
-    """Return the first step of usual length: those before belong to the slow start."""
+    """Return the first step of usual length; earlier steps belong to the slow start."""
     steps = step_time(history).finite()
     newest = steps.values[len(steps.values) // 2 :][-SEVERAL:]
     usual_s = median(newest) if newest else 0.0
@@ -187,9 +190,9 @@ def _first_usual(history: RunHistory) -> int:
 
 
 def _goes_on_as_before(track: Track, change: LevelChange) -> bool:
-    """Return whether a queue only grows on: ages in whole versions have steps where time has none.
+    """Return whether a queue only grows on: ages in whole versions rise in steps.
 
-    The level before the change lasted as long as one version took to come, since the run began.
+    The level before the change then lasted as long as one version took to come since the run began.
     """
     values, place = track.finite().values, change.change.place
     held = sum(1 for _ in takewhile(lambda value: value == values[place - 1], values[:place][::-1]))
@@ -199,7 +202,7 @@ def _goes_on_as_before(track: Track, change: LevelChange) -> bool:
 
 
 def _grows_faster(track: Track) -> bool:
-    """Return whether the ages are above the trend that they had, by far."""
+    """Return whether the ages are far above their earlier trend."""
     left = departure(track.finite())
     if left is None or not left.is_sure:
         return False

@@ -1,9 +1,9 @@
-"""Detectors of samples that teach what they should not, or nothing.
+"""Detectors of samples that teach the policy something wrong, or nothing.
 
 A failure of infrastructure that enters training with a reward is a lesson that the policy did not
-earn. A program that tells outcomes shows it. Of another one two things have to come together: calls
-of environments, tools or graders that fail in numbers, and a reward that falls by about as much as
-zeros for them would make it. A harder batch has a lower reward alone, and longer answers.
+earn. A program that reports outcomes shows it. For other programs two signs must coincide: calls of
+environments, tools or graders that fail in numbers, and a reward that falls by about as much as
+zeros for the failures would lower it. A harder batch only has a lower reward, and longer answers.
 """
 
 from collections import defaultdict
@@ -32,8 +32,6 @@ from otel_rl.diagnose.thresholds import (
 )
 from otel_rl.semconv.outcomes import FAILED, Outcome
 
-__all__ = ["dead_groups", "mastered_prompts", "poisoned_rewards"]
-
 _AT_ONCE: Final = 0.2  # share of failures of which one step is enough
 _MANY_FAIL: Final = 0.25  # of calls, where no outcome is told
 _MIXED: Final = 4  # most steps until a batch has nothing but samples from after a change
@@ -47,14 +45,14 @@ _OF_COUNTER: Final = frozenset({"per_step", "rate"})
 
 
 class _Onset(NamedTuple):
-    """Stretch of a share that is more than noise.
+    """A stretch in which a share is more than noise.
 
     Attributes:
-        since: First step.
-        until: Last step; None if it goes on.
-        before: Mean share before; 0 without steps before.
+        since: First step of the stretch.
+        until: Last step of the stretch; None if it goes on.
+        before: Mean share before; 0 without earlier steps.
         after: Mean share in the stretch.
-        is_first: Whether nothing was measured before.
+        is_first: Whether nothing was measured before the stretch.
     """
 
     since: int
@@ -101,8 +99,8 @@ def _onset(track: Track, least: float = SMALL_PART) -> _Onset | None:
     """Return the first lasting stretch of a share that is more than noise.
 
     Args:
-        track: Shares of 0 to 1, finite.
-        least: The smallest that matters.
+        track: Finite shares of 0 to 1.
+        least: The smallest share that matters.
     """
     values = track.values
     for at, value in enumerate(values):
@@ -149,7 +147,7 @@ def _worst(history: RunHistory, found: _Onset) -> tuple[str, str, str] | None:
 
 
 def _outcomes(history: RunHistory) -> Iterator[tuple[tuple[str, str, str], Track]]:
-    """Yield environment, outcome and reason, and the number of such samples so far."""
+    """Yield environment, outcome and reason, with the number of such samples so far."""
     for key, track in history.rows.items():
         place = key.find(_OUTCOMES)
         parts = key[place + len(_OUTCOMES) :].split("/") if place >= 0 else []
@@ -159,15 +157,18 @@ def _outcomes(history: RunHistory) -> Iterator[tuple[tuple[str, str, str], Track
 
 
 def _tells_failures(history: RunHistory) -> bool:
-    """Return whether the program tells samples that ended badly from others.
+    """Return whether the program distinguishes samples that ended badly from others.
 
-    A sample that is scored with its reward alone counts as trained, and as no failure.
+    A sample that is scored with its reward alone counts as trained, and not as a failure.
     """
     return any(outcome != Outcome.TRAINED for (_, outcome, _), _ in _outcomes(history))
 
 
 def _by_workers(history: RunHistory, key: str, rows: Track) -> Track:
-    """Return the share by what workers have measured: rows without a step are few."""
+    """Return the share weighted by its number of samples, which workers report and rows do not.
+
+    A row is exact about its step; a worker reports one figure a second, over all steps in it.
+    """
     total: dict[int, float] = defaultdict(float)
     number: dict[int, float] = defaultdict(float)
     for worker, track in history.workers.get(key, {}).items():
@@ -176,11 +177,20 @@ def _by_workers(history: RunHistory, key: str, rows: Track) -> Track:
             if isfinite(value):
                 total[step] += value * count
                 number[step] += count
-    return _shares(history, total, number) if number else rows
+    if not number:
+        return rows
+    if len(rows.values) > len(number):
+        each = sum(number.values()) / len(rows.values)
+        return _shares(
+            history,
+            {step: each * value for step, value in zip(rows.steps, rows.values, strict=True)},
+            dict.fromkeys(rows.steps, each),
+        )
+    return _shares(history, total, number)
 
 
 def _shares(history: RunHistory, some: Mapping[int, float], of_all: Mapping[int, float]) -> Track:
-    """Return the share of each step, of several together where one has few: one of two is noise."""
+    """Return the share of each step, or of several where one has few samples, which are noise."""
     track, part, whole, first = Track(), 0.0, 0.0, None
     for step in sorted(of_all):
         first = step if first is None else first
@@ -192,7 +202,7 @@ def _shares(history: RunHistory, some: Mapping[int, float], of_all: Mapping[int,
 
 
 def _shown(history: RunHistory) -> Iterator[Cause]:
-    """Find failures by themselves, and a reward that falls by as much as zeros would make it."""
+    """Find failures by themselves, with a reward that falls by as much as zeros would lower it."""
     for what, key, track in _failures(history):
         found = _onset(track, LARGE_PART)
         if found is None or found.is_first or found.after - found.before < _MANY_FAIL:
@@ -223,7 +233,7 @@ def _shown(history: RunHistory) -> Iterator[Cause]:
 
 
 def _failures(history: RunHistory) -> Iterator[tuple[str, str, Track]]:
-    """Yield in words what fails, a key or place, and the share of it that does."""
+    """Yield what fails in words, a key or place, and the share that fails."""
     for key, track in rows_about(history, Subject.FAILED_SHARE):
         if track.values and max(track.values) <= _SHARE:
             yield "calls", key, track
@@ -243,7 +253,7 @@ def _by_step(of: Mapping[str, Track]) -> dict[int, float]:
 
 
 def _fall(track: Track, found: _Onset) -> tuple[float, float] | None:
-    """Return the reward before and in a stretch, if it fell by what failures would make it."""
+    """Return the reward before and in a stretch, if it fell by what failures would lower it."""
     before = [value for step, value in _pairs(track) if step < found.since][-_NEAR:]
     within = [
         value
@@ -273,14 +283,14 @@ def _pairs(track: Track) -> Iterator[tuple[int, float]]:
 
 
 class _Dead(NamedTuple):
-    """Groups without a signal, to the end of the run.
+    """Groups without a signal, up to the end of the run.
 
     Attributes:
         since: First step; None if it was so from the beginning.
-        key: That shows it.
-        before: Share before.
-        after: Share since then.
-        is_right: Whether most of them are right.
+        key: Tracker key that shows the groups.
+        before: Share of such groups before.
+        after: Share of such groups since that step.
+        is_right: Whether most of these groups are right.
     """
 
     since: int | None
@@ -291,7 +301,7 @@ class _Dead(NamedTuple):
 
 
 def dead_groups(history: RunHistory) -> Iterator[Cause]:
-    """Find most groups without a signal, unless their prompts are solved."""
+    """Find runs in which most groups have no signal, unless their prompts are solved."""
     for found in _dead(history):
         if found.is_right:
             continue
@@ -327,6 +337,8 @@ def _dead(history: RunHistory) -> Iterator[_Dead]:
         last = values[-SEVERAL:]
         if len(last) < SEVERAL or median(last) < OFTEN or min(last) < HALF:
             continue
+        if median(last[-A_FEW:]) < OFTEN:
+            continue  # it may be over
         # Back to where most groups had a signal; single batches differ.
         first = len(values)
         while first and median(values[max(0, first - A_FEW) : first]) >= OFTEN:
@@ -340,12 +352,11 @@ def _dead(history: RunHistory) -> Iterator[_Dead]:
             key,
             None if is_first else fmean(before),
             fmean(values[first:]),
-            _is_right(history, key, track.steps[first]),
+            are_right(history, key, track.steps[first]),
         )
 
 
-def _is_right(history: RunHistory, key: str, since: int) -> bool:
-    """Return whether most groups without a signal are right."""
+def are_right(history: RunHistory, key: str, since: int) -> bool:
     beside = key.rpartition("/")[0]
     shares = [
         [

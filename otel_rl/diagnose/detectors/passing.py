@@ -1,7 +1,8 @@
-"""Detector of a role, or of one of two workers, that was slow for a while: no level changes.
+"""Detector of a role, or of one of two workers, that was slow only for a while.
 
-Of three or more workers, ``recurring`` finds the one that is slower than its peers. The steps in
-between are found as the run of values that are longest, and longer than all others.
+No level changes for good. With three or more workers, ``recurring`` finds the one that is slower
+than its peers. The slow steps are found as the stretch of values that are longest, and longer than
+all others.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.slow_phases import slower, usual_step_s
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.logged_work import with_logged_work
 from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, spread
 from otel_rl.diagnose.stats.levels import settled
@@ -28,8 +30,6 @@ from otel_rl.diagnose.thresholds import (
     UNLIKE,
 )
 
-__all__ = ["passing_slowdowns"]
-
 _TWO: Final = 2  # workers: neither has peers, and their mean may show nothing
 
 
@@ -37,10 +37,10 @@ class _Slow(NamedTuple):
     """Part of a series that is longer than the rest.
 
     Attributes:
-        since: First step of it.
-        until: First step after it.
+        since: First step of the part.
+        until: First step after the part.
         usual: Median of the rest.
-        now: Median of it.
+        now: Median of the part.
     """
 
     since: int
@@ -51,6 +51,7 @@ class _Slow(NamedTuple):
 
 def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
     """Find phases of roles or workers that took longer for some steps, and then no more."""
+    history = with_logged_work(history)
     load = Workload(history)
     least_s = LEAST_PART * usual_step_s(history)
     for place, tracks in history.spans.items():
@@ -72,7 +73,7 @@ def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
 
 
 def _longer_s(history: RunHistory, place: PhaseKey, found: _Slow) -> float:
-    """Return the seconds that slow work adds to a step, which may do it several times."""
+    """Return the seconds that slow work adds to a step, which may do the work several times."""
     counts = history.counts[place].values()
     steps = sum(len({*of.steps}) for of in counts)
     times = sum(sum(of.values) for of in counts) / max(1, steps)

@@ -35,18 +35,6 @@ from otel_rl.diagnose.thresholds import (
 )
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
-__all__ = [
-    "clock_skew",
-    "crash_loops",
-    "crashes",
-    "ended_with_the_run",
-    "fell_silent_together",
-    "first_failure",
-    "gc_pauses",
-    "preemptions",
-    "throttling",
-]
-
 _CRASHES_OF_ONE = 2
 _FEWEST_OF_JOB = 2  # workers
 _SKEW_S = 1.5
@@ -88,7 +76,7 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
 
 
 def first_failure(history: RunHistory) -> WorkerFailure | None:
-    """Return the failure that the last ones follow from, however much later they came.
+    """Return the failure that caused the last ones, however much later those came.
 
     If a worker is lost that all wait for, the others stand still until somebody ends them, which
     they may report as errors.
@@ -138,9 +126,9 @@ def _lost_peer(history: RunHistory, failure: WorkerFailure) -> Cause | None:
 
 
 def _was_through(history: RunHistory, failure: WorkerFailure) -> bool:
-    """Return whether a worker whose end is not told had done the last steps of a run that is over.
+    """Return whether a worker without a reported end had done the last steps of a finished run.
 
-    Makers of samples are through before those who train on them, who then wait for nobody.
+    Makers of samples finish before the workers that train on them, which then wait for nobody.
     """
     is_told = failure.error is not None or failure.reports_ends
     if is_told or failure.step is None or history.status != ExperimentStatus.COMPLETE:
@@ -154,7 +142,7 @@ def _was_through(history: RunHistory, failure: WorkerFailure) -> bool:
 
 
 def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:
-    """Return whether the last step of the run is far longer ago than a step takes."""
+    """Return whether the run's last step is far longer ago than a step takes."""
     rhythm = Rhythm.of(history)
     if failure.step is None or rhythm is None or rhythm.steps < FEWEST_STEPS:
         return False
@@ -164,7 +152,7 @@ def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:
 
 
 def _is_left(history: RunHistory, failure: WorkerFailure) -> bool:
-    """Return whether nothing was heard of a worker any more, while others made further steps."""
+    """Return whether a worker was not heard of any more, while others made further steps."""
     if failure.step is None or history.last < failure.step + A_FEW:
         return False
     lost = [loss for loss in history.losses if loss.worker == failure.worker]
@@ -173,15 +161,15 @@ def _is_left(history: RunHistory, failure: WorkerFailure) -> bool:
 
 
 def fell_silent_together(history: RunHistory) -> bool:
-    """Return whether all workers stopped at once, and are of SDKs that report no end.
+    """Return whether all workers stopped at once, and have SDKs that report no end.
 
-    Their run has ended, or was killed: that cannot be told.
+    Nobody can tell whether their run has ended or was killed.
     """
     return bool(ended_with_the_run(history))
 
 
 def ended_with_the_run(history: RunHistory) -> AbstractSet[str]:
-    """Return workers that fell silent with all others, of SDKs that report no end.
+    """Return the workers that fell silent with all others, and have SDKs that report no end.
 
     Their leases end one after the other, so the first one to be missed is not the first to stop.
     """
@@ -204,9 +192,9 @@ def ended_with_the_run(history: RunHistory) -> AbstractSet[str]:
 
 
 def _latest_s(last_s: Mapping[str, float]) -> float:
-    """Return the last sign of life, of several roles without the few that live on.
+    """Return the last sign of life of the run, without the few of several roles that live on.
 
-    A controller may write its results after the others have left.
+    A controller may write its results after other workers have left.
     """
     times_s = sorted(last_s.values())
     if not times_s:
@@ -216,22 +204,22 @@ def _latest_s(last_s: Mapping[str, float]) -> float:
 
 
 def _at_once_s(history: RunHistory) -> float:
-    """Return the time within which the last reports of a run come, if it ends at once.
+    """Return the seconds within which the last reports of a run come if it ends at once.
 
-    Each role reports with its own part of a step, and no more often than its SDK exports.
+    Each role reports at its own part of a step, and no more often than its SDK exports.
     """
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
     return max(_noticed_s(history), A_FEW * median(gaps_s(begun_s) or [0.0]))
 
 
 def _noticed_s(history: RunHistory) -> float:
-    """Return the time within which workers are missed that stop at once: each exports in turn."""
+    """Return the seconds within which workers that stop at once are missed: exports take turns."""
     exports_s = [median(gaps_s(track.times_s) or [0.0]) for track in history.lags.values()]
     return max(NEWS_S, 2 * max(exports_s, default=0.0))
 
 
 def crash_loops(history: RunHistory) -> Iterator[Cause]:
-    """Find workers of a role that fail repeatedly. One failure is an accident.
+    """Find workers of a role that fail repeatedly. A single failure is an accident.
 
     Workers that stop together have failed once: a launcher restarts all of them, or a host is lost.
     """
@@ -288,13 +276,13 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
 
 
 def _came_back(history: RunHistory, role: str) -> bool:
-    """Return whether a failed worker of a role was replaced, or failures of it are unknown."""
+    """Return whether a role's failed worker was replaced, or failures of the role are unknown."""
     of_role = [one for one in history.failures if one.worker.rpartition("/")[0] == role]
     return not of_role or any(one.recovery_s is not None for one in of_role)
 
 
 def clock_skew(history: RunHistory) -> Iterator[Cause]:
-    """Find workers whose clock differs from all others: their exports arrive far too early or late.
+    """Find workers whose clock differs from all others, as exports come far too early or late.
 
     Links between spans prove much smaller differences, unless the exports contradict them: a
     message sent long before its span ended proves nothing.
@@ -332,9 +320,9 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
 
 
 def _few_ahead(history: RunHistory, measured: Mapping[str, Track]) -> AbstractSet[str]:
-    """Return the workers whose known exports all come before their time; none if most are such.
+    """Return the workers whose exports all come before their time; none if most do.
 
-    Of workers that send spans alone, only exports with a span of the future are known.
+    Of workers that only send spans, exports are only known if they have a span of the future.
     """
     ahead = {worker for worker, lags in measured.items() if max(lags.values) <= -_SKEW_S}
     known = {*history.lags, *(worker for of in history.spans.values() for worker in of)}
@@ -342,7 +330,7 @@ def _few_ahead(history: RunHistory, measured: Mapping[str, Track]) -> AbstractSe
 
 
 class _UsualLags:
-    """Least lag of most workers in a time: the bridge's clock may be set, or all be held up."""
+    """Least lag of most workers over time, as the bridge's clock may be set, or all be held up."""
 
     def __init__(self, measured: Mapping[str, Track]) -> None:
         self._measured = measured
@@ -350,7 +338,7 @@ class _UsualLags:
         self._known: dict[tuple[float, float], float | None] = {}  # most workers live as long
 
     def of(self, begun_s: float, ended_s: float, otherwise_s: float | None = None) -> float | None:
-        """Return it in s; ``otherwise_s`` if too few workers were heard."""
+        """Return the lag in s; ``otherwise_s`` if too few workers were heard."""
         lived = begun_s, ended_s
         if lived not in self._known:
             self._known[lived] = self._found(*lived)
@@ -371,7 +359,7 @@ class _UsualLags:
 
 
 def _set_back(lags: Track) -> int | None:
-    """Return the place of the first export after a worker's clock was set back; None if it was not.
+    """Return the place of the first export after a worker's clock was set back; None without one.
 
     The worker's own time is then before that of an earlier export. Exports that were held up come
     in order and catch up; a clock that was set keeps its distance.
@@ -396,18 +384,18 @@ def _set_back(lags: Track) -> int | None:
 
 
 def _catches_up(lags_s: Sequence[float], late_s: float) -> bool:
-    """Return whether exports come nearer to their time, one by one, as those that have waited.
+    """Return whether exports come nearer to their time, one by one, as delayed ones do.
 
-    They wait while the bridge starts, or cannot be reached. A wrong clock keeps its distance.
+    Exports wait while the bridge starts, or cannot be reached. A wrong clock keeps its distance.
     """
     *_, before, last, newest = lags_s
     return before > last > newest == min(lags_s) and before - newest > _NEARER * late_s > 0
 
 
 def _agreed(of_two_s: Sequence[float]) -> float | None:
-    """Return the one that agrees with the bridge's clock, the third of two; None if not just one.
+    """Return the one of two lags that agrees with the bridge's clock; None unless just one does.
 
-    The other's exports may come late, but not before their time.
+    Exports of the other worker may come late, but not before their time.
     """
     agree = [lag_s for lag_s in of_two_s if abs(lag_s) < _SKEW_S]
     return agree[0] if len(agree) == 1 else None
@@ -476,16 +464,16 @@ def _is_more_gc(change: LevelChange) -> bool:
 
 
 def _is_often(counts: Track, change: LevelChange) -> bool:
-    """Return whether several pauses make the means of neighbours, of which one pause makes three.
+    """Return whether several pauses, and not a single one, make three means of neighbours long.
 
-    Collections of all objects are rare, and are long where others use the machine, too.
+    Collections of all objects are rare, and take long where others use the machine, too.
     """
     since = counts.finite().since(change.step)
     return sum(value >= HALF * change.after for value in since) >= A_FEW
 
 
 def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> float:
-    """Return the part of a step that matters: less if work of the worker takes as much longer."""
+    """Return the part of a step that matters: less if the worker's work takes as much longer."""
     longer_s = [
         found[1] - found[0]
         for of in history.spans.values()
@@ -496,7 +484,7 @@ def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> fl
 
 
 def _usual_s(track: Track, since: int) -> float:
-    """Return the usual time from one value of a step to the next, since a step."""
+    """Return the usual time from one step's value to the next, since a step."""
     at_s = [at for step, at in zip(track.steps, track.times_s, strict=True) if step >= since]
     return max(LEAST_DIVISOR, median(gaps_s(at_s) or [1.0]))
 
@@ -537,9 +525,9 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
 
 
 def _far_above(counts: Track) -> tuple[Track, int] | None:
-    """Return the counts, and how many of the last are far above all before, as none is by chance.
+    """Return the counts, and how many of the last ones are far above all before, beyond chance.
 
-    Without steps among these whose count came with that of the next: exports have their own pace.
+    Steps whose count came with that of the next are left out: exports have their own pace.
     """
     values, most = counts.values, [0.0, *accumulate(counts.values, max)]
     told = [place for place, value in enumerate(values) if value > 0][::-1]
@@ -583,22 +571,22 @@ def throttling(history: RunHistory) -> Iterator[Cause]:
 
 
 def _of_devices(history: RunHistory, subject: Subject) -> Sequence[tuple[str, str | None, Track]]:
-    """Return the series that workers report of devices. The rows repeat the same values."""
+    """Return the series that workers report about devices. The rows repeat the same values."""
     found = [*tracks_about(history, subject)]
     return [one for one in found if one[1] is not None] or found
 
 
 def _first_step(history: RunHistory, role: str, lost: Sequence[Loss]) -> int | None:
-    """Return the step of the first failure, by its last sign: a loss is noticed later."""
+    """Return the step of the first failure, by its last sign of life: a loss is noticed later."""
     of_role = [one for one in history.failures if one.worker.rpartition("/")[0] == role]
     known = [one.step for one in of_role if one.step is not None]
     return min([*known, *(loss.step for loss in lost)], default=None)
 
 
 def _restarts(history: RunHistory, noticed_s: float) -> Collection[Loss]:
-    """Return the losses of nearly all workers at once, of SDKs that report no end.
+    """Return the losses of nearly all workers at once that have SDKs that report no end.
 
-    A job that was ended and goes on from a checkpoint is lost like one that has crashed.
+    A job that was ended and goes on from a checkpoint looks like one that has crashed.
     """
     if len(history.lags) < _FEWEST_OF_JOB or any(
         one.error is not None or one.reports_ends for one in history.failures

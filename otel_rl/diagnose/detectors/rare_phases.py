@@ -1,24 +1,25 @@
 """Detector of phases that are not in every step, such as checkpoints, and take longer than before.
 
-They happen too rarely for statistics, so all later ones, two at least, have to take far longer than
-all before. A single one proves nothing: one evaluation of more, or one save to a busy disk.
+They happen too rarely for statistics. So either all later ones, two at least, must take far longer
+than all before; or nearly each one must take longer than the one before it, and the last far longer
+than the first, also for the work of its step. A single one proves nothing: an additional
+evaluation, or a save to a busy disk.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, combinations
 from math import sqrt
 from statistics import median
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.slow_phases import slower, usual_step_s
+from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.levels import medians
-from otel_rl.diagnose.thresholds import A_FEW, BEYOND_NOISE, HALF
+from otel_rl.diagnose.thresholds import A_FEW, BEYOND_NOISE, FAR, HALF, NEARLY_ALL, SIDE
 from otel_rl.goodput import duration
-
-__all__ = ["rare_phases"]
 
 _RARE = 0.4  # of the steps
 _FAR = 2.5  # times the longest before
@@ -26,7 +27,7 @@ _FAR_OF_ONE, _ALIKE = 3.5, 1.6  # the same after a single one, if all since then
 
 
 def rare_phases(history: RunHistory) -> Iterator[Cause]:
-    """Find rare phases that take far longer than all before them."""
+    """Find rare phases that take far longer than all earlier ones."""
     usual_s = usual_step_s(history)
     for place, tracks in history.spans.items():
         if only_waits(history, place) and work_of(place) is not Work.SYNC:
@@ -48,14 +49,42 @@ def rare_phases(history: RunHistory) -> Iterator[Cause]:
                 continue
             yield _cause(history, place, columns[cut][0], median(before), median(after))
             break
+        else:
+            if (
+                _grows(values)
+                and values[-1] >= HALF * usual_s + values[0]
+                and _grows_beyond_work(history, place, columns)
+            ):
+                yield _cause(history, place, columns[1][0], values[0], values[-1])
 
 
 def _far(before: Sequence[float], after: Sequence[float]) -> float:
-    """Return how many times as long it has to take."""
+    """Return how many times as long a later phase must take."""
     if len(before) > 1:
         return _FAR
     is_alike = len(after) >= A_FEW and max(after) <= _ALIKE * min(after)
     return _FAR_OF_ONE if is_alike else BEYOND_NOISE
+
+
+def _grows(values: Sequence[float]) -> bool:
+    """Return whether a phase takes longer and longer, and far longer in the end."""
+    if len(values) < SIDE or values[-1] < FAR * values[0]:
+        return False
+    pairs = [earlier < later for earlier, later in combinations(values, 2)]
+    return sum(pairs) >= NEARLY_ALL * len(pairs)
+
+
+def _grows_beyond_work(
+    history: RunHistory, place: PhaseKey, columns: Sequence[tuple[int, float]]
+) -> bool:
+    """Return whether a phase takes far longer for the work of its step, which may have grown.
+
+    An evaluation takes longer as answers grow. Work is compared only between the ends: it varies
+    from step to step by more than times that grow a little each time.
+    """
+    (first, begun_s), (last, now_s) = columns[0], columns[-1]
+    before, after = Workload(history).parts(place, (first, last))
+    return now_s / after >= FAR * begun_s / before
 
 
 def _is_longer(track: Track, since: int, before_s: float, after_s: float) -> bool:

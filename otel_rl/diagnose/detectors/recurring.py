@@ -1,8 +1,8 @@
 """Detectors of trouble that comes and goes: every third step, rarely, or for a while.
 
-A median does not show it. So the steps are counted in which a worker takes far longer than its
-peers for the same work, and compared with how often that happens to the others. If it happens to
-all of a role at once, the steps before the first one are compared with those after it.
+A median does not show such trouble. So steps are counted in which a worker takes far longer than
+its peers for the same work, and compared with how often that happens to the others. If it happens
+to a whole role at once, the steps before the first one are compared with those after it.
 """
 
 from bisect import bisect_left
@@ -17,6 +17,7 @@ from otel_rl.diagnose.detectors.slow_phases import slower, step_time
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import BEGINNING
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.logged_work import with_logged_work
 from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, spread
 from otel_rl.diagnose.stats.levels import settled
@@ -33,8 +34,6 @@ from otel_rl.diagnose.thresholds import (
     SMALL_PART,
 )
 
-__all__ = ["recurring", "recurring_of_all"]
-
 _FEWEST_STEPS = 20  # that are compared, also before the first odd one
 _FAR = 1.35  # times its peers
 _FAR_NOISE = 4.5  # times the noise of that ratio
@@ -48,12 +47,11 @@ _MUCH_LONGER = 3.0  # times the usual: no busy machine
 
 
 class _Odd(NamedTuple):
-    """Step in which a worker took far longer than its peers.
+    """A step in which a worker took far longer than its peers.
 
     Attributes:
-        step: The step.
-        peers_s: The median of its peers.
-        own_s: Its own time.
+        peers_s: Median time of the peers.
+        own_s: Time of the worker.
     """
 
     step: int
@@ -62,12 +60,13 @@ class _Odd(NamedTuple):
 
     @property
     def times(self) -> float:
-        """Return how many times as long it took."""
+        """Return the ratio of the worker's time to that of its peers."""
         return self.own_s / self.peers_s
 
 
 def recurring(history: RunHistory) -> Iterator[Cause]:
     """Find workers that are far slower than their peers in some of the steps."""
+    history = with_logged_work(history)
     whole_s = sum(step_time(history).finite().values) or history.ends_s
     if not whole_s:
         return  # all steps came at once: what they lost is unknown
@@ -91,7 +90,7 @@ def _own_trouble(
     every: Sequence[float],
     whole_s: float,
 ) -> Sequence[_Odd]:
-    """Return the odd steps of a worker that chance does not explain; none if it may."""
+    """Return the odd steps of a worker that chance does not explain; none if chance may."""
     if len(found.of[worker]) < A_FEW:
         return ()
     steps, others = _alike(found.of[worker], every)
@@ -116,13 +115,13 @@ def _own_trouble(
 
 
 def _alike(own: Sequence[_Odd], every: Sequence[float]) -> tuple[Sequence[_Odd], int]:
-    """Return a worker's odd steps, and how many the others have that are as far, or nearly.
+    """Return a worker's odd steps, and how many equally odd ones the others have.
 
-    Small trouble, of which each has some, does not explain large trouble of one.
+    Small trouble, of which each worker has some, does not explain large trouble of one.
 
     Args:
-        own: Its odd steps; at least one.
-        every: How many times as long the odd steps of all take, in order.
+        own: The worker's odd steps; at least one.
+        every: Ratios of the odd steps of all workers, in order.
     """
     far = sqrt(median(one.times for one in own))
     alike = [one for one in own if one.times >= far]
@@ -130,7 +129,8 @@ def _alike(own: Sequence[_Odd], every: Sequence[float]) -> tuple[Sequence[_Odd],
 
 
 def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
-    """Find work that takes all workers of a role far longer in some steps, and never did before."""
+    """Find work that takes a whole role far longer in some steps, and never did before."""
+    history = with_logged_work(history)
     steps = step_time(history).finite()
     took_s = dict(zip(steps.steps, steps.values, strict=True))
     if len(took_s) < 2 * _FEWEST_STEPS or not any(took_s.values()):
@@ -152,7 +152,7 @@ def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
 
 
 def _odd_of_all(track: Track) -> list[_Odd]:
-    """Return the odd steps of a series, if there was none for long and their rest is as before."""
+    """Return a series' odd steps if none came for long before, and the rest is as before."""
     if len(track.values) < 2 * _FEWEST_STEPS:
         return []
     usual = median(track.values)
@@ -172,7 +172,7 @@ def _beyond_noise(noise: float) -> float:
 
 
 def _chance_of_all(places: Sequence[int], length: int, odd: Sequence[_Odd]) -> float:
-    """Return the chance that so many odd steps are all after the first, or all near to each other.
+    """Return the chance that all odd steps are after the first, or near to each other.
 
     A busy machine slows neighbouring steps, too, but less.
     """
@@ -200,24 +200,24 @@ def _longer_s(steps: Sequence[_Odd]) -> float:
 
 
 def _chance_of(steps: Sequence[_Odd], rate: float) -> float:
-    """Return the chance that the first of these is followed by the others so soon.
+    """Return the chance that the first of these steps is followed by the others so soon.
 
     Args:
         steps: The newest few odd steps.
-        rate: Of odd steps of other workers, at most.
+        rate: Highest rate of odd steps of other workers.
     """
     return (rate * (steps[-1].step - steps[0].step)) ** (len(steps) - 1) / factorial(len(steps) - 1)
 
 
 def _since_s(history: RunHistory, step: int) -> float:
-    """Return the time since the first news of a step; endless if none came of the step itself."""
+    """Return the seconds since the first news of a step; infinite if the step itself had none."""
     return history.ends_s - history.begun_s[step] if step in history.begun_s else inf
 
 
 def _lost_s(steps: Sequence[_Odd], faster: Sequence[_Odd]) -> float:
-    """Return the time that these took longer, less what the worker made up around them.
+    """Return the time that these steps took longer, less what the worker made up around them.
 
-    Work that is counted in the next step is missing in this one.
+    Work that is counted in the next step is missing in its own.
     """
     return _longer_s(steps) + _longer_s([one for one in faster if one.step >= steps[0].step - 1])
 
@@ -225,19 +225,18 @@ def _lost_s(steps: Sequence[_Odd], faster: Sequence[_Odd]) -> float:
 def _lost_part(
     history: RunHistory, steps: Sequence[_Odd], faster: Sequence[_Odd], whole_s: float
 ) -> float:
-    """Return the lost part of the time of the run, or of that since the first of these."""
+    """Return the lost part of the run's time, or of the time since the first of these steps."""
     since_s = min(max(LEAST_DIVISOR, whole_s), _since_s(history, steps[0].step))
     return _lost_s(steps, faster) / since_s if since_s > 0 else 0.0
 
 
 class _OddSteps(NamedTuple):
-    """Steps of all workers.
+    """The odd steps of all workers.
 
     Attributes:
-        of: By worker.
         compared: Number of steps that were compared.
-        beyond: By worker with a few of them, how odd the least is, in units of the farthest that
-            any other value is from the usual one.
+        beyond: By worker with a few odd steps, how odd the least of them is, in units of the
+            largest distance of any other value from the usual one.
         faster: By such a worker, the steps in which it was as far below its usual ratio to its
             peers.
     """
@@ -249,7 +248,6 @@ class _OddSteps(NamedTuple):
 
 
 def _odd_steps(history: RunHistory, place: PhaseKey) -> _OddSteps:
-    """Find the odd steps of each worker."""
     found = ToMedian(history.spans[place], history.first + BEGINNING)
     ratios = found.of_workers
     usual = {worker: one.usual for worker, one in ratios.items()}
@@ -285,12 +283,11 @@ def _faster(of: Ratios, far: float) -> list[_Odd]:
 
 
 def _beyond(of: Ratios, count: int, worker: str, most: Mapping[str, float]) -> float:
-    """Return by how many times the least odd value of a worker exceeds all others.
+    """Return the factor by which a worker's least odd value exceeds all others.
 
     Args:
-        of: Its values.
-        count: Number of the odd ones.
-        worker: The worker.
+        of: Values of the worker.
+        count: Number of odd values.
         most: The farthest value of each worker above its usual one.
     """
     own = [ratio / of.usual.ratio - 1 for ratio in sorted(of.values)]
@@ -300,7 +297,7 @@ def _beyond(of: Ratios, count: int, worker: str, most: Mapping[str, float]) -> f
 
 
 def _tail(n: int, least: int, chance: float) -> float:
-    """Return the probability of ``least`` or more of ``n``."""
+    """Return the probability of ``least`` or more of ``n`` events."""
     if n > 1_000:  # the terms exceed a float
         return 0.0 if least > 2 * n * chance else 1.0
     return sum(comb(n, k) * chance**k * (1 - chance) ** (n - k) for k in range(least, n + 1))

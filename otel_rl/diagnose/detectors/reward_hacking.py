@@ -1,8 +1,8 @@
 """Detector of rewards that are gained without what they stand for.
 
-The reward rises, and what it does not see becomes worse: the score on held-out tasks or of a
-verifier falls, answers repeat themselves, or their length leaves its trend. Longer answers alone
-are no proof: a policy that learns to reason writes more.
+The reward rises, and something that it does not see becomes worse: the score on held-out tasks or
+of a verifier falls, answers repeat themselves, or their length leaves its trend. Longer answers
+alone are no proof: a policy that learns to reason writes more.
 """
 
 import re
@@ -29,8 +29,6 @@ from otel_rl.diagnose.thresholds import (
     NOISE_OF_MANY,
     SEVERAL,
 )
-
-__all__ = ["held_out_scores", "reward_hacking"]
 
 # Scores that the reward does not make: of held-out tasks, and of a verifier or a part of it.
 _HELD_OUT: Final = re.compile(
@@ -59,14 +57,14 @@ _SHORTER, _LONGER = 0.5, 1.6  # times what the trend lets expect
 
 
 class _Sign(NamedTuple):
-    """Sign that the reward no longer means what it should.
+    """A sign that the reward no longer means what it should.
 
     Attributes:
-        since: First step.
-        what: In words.
-        key: That shows it.
+        since: First step of the sign.
+        what: The sign in words.
+        key: Tracker key that shows the sign.
         before: Usual value before.
-        after: Usual value since then.
+        after: Usual value since that step.
     """
 
     since: int
@@ -79,26 +77,52 @@ class _Sign(NamedTuple):
 def reward_hacking(history: RunHistory) -> Iterator[Cause]:
     """Find a reward that rises while what it stands for does not."""
     scores = held_out_scores(history)
-    rewards = [
-        (key, track)
-        for key, track in rows_about(history, Subject.REWARD_MEAN)
-        if key not in scores and not _HELD_OUT.search(key)
-    ]
+    rewards = _rewards(history, scores)
     parted = _parted(rewards, scores)
     if parted:
         yield min(parted, key=lambda cause: cause.since or 0)
         return
+    found = _gained(history, rewards, scores)
+    if scores and found:
+        sign, key, gain = found[0]  # the strongest sign
+        # Scores are measured now and then: other signs may have come before.
+        yield _cause(sign, key, gain, min(one.since for one, *_ in found))
+
+
+def unproven_rewards(history: RunHistory) -> Iterator[tuple[str, str]]:
+    """Yield a reward, and in words why it is doubtful, where no score can prove it.
+
+    Of two runs with the same curves one may have earned its reward.
+    """
+    scores = held_out_scores(history)
+    found = () if scores else _gained(history, _rewards(history, scores), scores)
+    for sign, reward, gain in found[:1]:
+        seen = (
+            f"{sign.what} since step {sign.since} ({sign.key} from {sign.before:.3g} to "
+            f"{sign.after:.3g}), while {reward} went from {gain[0]:.3g} to {gain[1]:.3g}"
+        )
+        yield reward, seen
+
+
+def _rewards(history: RunHistory, scores: Mapping[str, Track]) -> list[tuple[str, Track]]:
+    return [
+        (key, track)
+        for key, track in rows_about(history, Subject.REWARD_MEAN)
+        if key not in scores and not _HELD_OUT.search(key)
+    ]
+
+
+def _gained(
+    history: RunHistory, rewards: list[tuple[str, Track]], scores: dict[str, Track]
+) -> Sequence[tuple[_Sign, str, tuple[float, float]]]:
+    """Return signs with the rewards that rise meanwhile, the strongest first."""
     signs = [*_falling(scores), *_repeating(history), *_of_length(history, rewards, scores)]
-    found = [
+    return [
         (sign, key, gain)
         for sign in signs
         for key, track in rewards
         if (gain := _gain(track, sign.since)) is not None
     ]
-    if found:
-        sign, key, gain = found[0]  # the strongest sign
-        # Scores are measured now and then: other signs may have come before.
-        yield _cause(sign, key, gain, min(one.since for one, *_ in found))
 
 
 def _cause(sign: _Sign, reward: str, gain: tuple[float, float], since: int) -> Cause:
@@ -117,7 +141,6 @@ def _cause(sign: _Sign, reward: str, gain: tuple[float, float], since: int) -> C
 
 
 def held_out_scores(history: RunHistory) -> dict[str, Track]:
-    """Return the scores of held-out tasks and of verifiers, by key."""
     return {
         key: track.finite()
         for key, track in history.rows.items()
@@ -130,7 +153,7 @@ def held_out_scores(history: RunHistory) -> dict[str, Track]:
 
 
 def _gain(track: Track, since: int) -> tuple[float, float] | None:
-    """Return the reward before and at the end, if it is clearly higher since then."""
+    """Return the reward before and at the end, if it is clearly higher since a step."""
     before = track.before(since)
     after = track.values[len(before) :]
     if len(before) < _NEAR or len(after) < FEWEST_SINCE:
@@ -142,9 +165,9 @@ def _gain(track: Track, since: int) -> tuple[float, float] | None:
 
 
 def _rise(track: Track, since: int) -> float | None:
-    """Return how far a score is above its last values before, in units of its noise.
+    """Return how far a score is above its last earlier values, in units of its noise.
 
-    Not above its trend: that of a score that has grown less and less is too high.
+    It is not compared with its trend: the trend of a score that grows less and less is too high.
     """
     before = track.before(since)
     after = track.values[len(before) :]
@@ -158,9 +181,9 @@ def _rise(track: Track, since: int) -> float | None:
 def _parted(rewards: Sequence[tuple[str, Track]], scores: Mapping[str, Track]) -> Sequence[Cause]:
     """Find scores of the same scale that a reward has followed, and then left behind.
 
-    A policy always does better on what it trains on: a score of held-out tasks that rises as well,
-    only less, proves nothing, unlike one of what the reward stands for. If a reward follows most
-    scores, tasks have changed places.
+    A policy always does better on what it trains on: a score of held-out tasks that rises less
+    proves nothing, unlike a score of what the reward stands for. If a reward follows most scores,
+    the tasks have changed places.
     """
     found = []
     for reward_key, reward in rewards:
@@ -185,7 +208,7 @@ def _parted(rewards: Sequence[tuple[str, Track]], scores: Mapping[str, Track]) -
 
 
 def _both(paid: Mapping[int, float], score: Track) -> Sequence[tuple[int, float, float]]:
-    """Return steps with a score: the step, how far the reward is above the score, the score."""
+    """Return for each step with a score: step, reward above the score, score."""
     of_steps = zip(score.steps, score.values, strict=True)
     return [(step, paid[step] - value, value) for step, value in of_steps if step in paid]
 
@@ -222,7 +245,7 @@ def _parts_at(gaps: Sequence[float], reward: Track) -> int | None:
 
 
 def _falling(scores: dict[str, Track]) -> Iterator[_Sign]:
-    """Find scores that end clearly below their best; if others rise, that is an exchange."""
+    """Find scores that end clearly below their best, unless others rise, which is an exchange."""
     falls = [sign for key, track in scores.items() if (sign := _fall(key, track)) is not None]
     known = [track for track in scores.values() if len(track.values) >= SEVERAL]
     if 2 * len(falls) > len(known):

@@ -1,8 +1,9 @@
 """Detector of slow links, by the bandwidths that NCCL Inspector measures.
 
-Each series is of one operation and one range of message sizes, so that smaller messages are no
-slower link. In a collective all ranks are as slow as the slowest link: who reports less is named
-only if others are as fast as before, as in point-to-point transfers or groups within one host.
+Each series is about one operation and one range of message sizes, so that smaller messages do not
+look like a slower link. In a collective all ranks are as slow as the slowest link: a rank that
+reports less is named only if others are as fast as before, as in point-to-point transfers or groups
+within one host.
 """
 
 import re
@@ -14,8 +15,6 @@ from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import MOST_EVIDENCE, MOST_NAMED, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.thresholds import HALF, IN_ORDER_OF_MANY, NOISE_OF_MANY
-
-__all__ = ["slow_links"]
 
 _BANDWIDTH: Final = re.compile(r"(^|/)nccl[_/](p2p_)?bus_bandwidth_gbs/")
 _LARGE: Final = re.compile(r"/\d+-\d+[MGT]B(/|$)")  # small messages tell of latency

@@ -1,8 +1,8 @@
-"""Detector of messages that take longer in transit, while their answers are as fast as before."""
+"""Detector of messages that take longer in transit, while answers are as fast as before."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -21,11 +21,10 @@ from otel_rl.diagnose.thresholds import (
     IN_ORDER_OF_STEPS,
     LARGE_PART,
     LEAST_PART,
+    LONGER,
     MOSTLY,
     MUCH_LONGER,
 )
-
-__all__ = ["slow_messages"]
 
 _PROTOCOLS = ("http", "rpc")
 _MIN_DELAY_S = 0.01
@@ -34,12 +33,13 @@ _FASTEST = 10  # one value of so many is faster
 
 
 def slow_messages(history: RunHistory) -> Iterator[Cause]:
-    """Find calls that take longer for their callers, but not for those who answer them."""
+    """Find calls that take longer for their callers, but not for the roles that answer."""
     syncs = list(_slower_syncs(history))
     late = [one for one in _late_calls(history) if not _is_of_a_sync(one, syncs)]
     # A single long call may be told twice: soon is only what most callers tell.
     if 2 * len(late) <= _comparable(history):
-        late = [one for one in late if one.is_lasting]
+        named = {(one.key, one.worker) for one in late}
+        late = [one for one in late if one.is_lasting and _is_apart(history, one, named)]
     # Without a reported answer time, the answer itself may have become slower.
     if not any(one.answered_by for one in late):
         return
@@ -113,7 +113,7 @@ def _late_calls(history: RunHistory) -> Iterator["_Late"]:
 def _longer_fastest(track: Track, change: LevelChange) -> float:
     """Return by how many seconds the fastest calls take longer.
 
-    A way that takes longer does so for each message; a queue before the answer only for some.
+    A longer transit slows each message; a queue before the answer only slows some.
     """
     values, place = track.finite().values, change.change.place
     before, after = sorted(values[:place]), sorted(values[place:])
@@ -121,13 +121,13 @@ def _longer_fastest(track: Track, change: LevelChange) -> float:
 
 
 class _Late(NamedTuple):
-    """Calls that take longer for their caller than for those who answer.
+    """Calls that take longer for their caller than for the roles that answer.
 
     Attributes:
         on_the_way: Added time in transit, in s.
         change: Change of the caller's time.
         key: Tracker key of the caller's time.
-        worker: The caller, if that is known.
+        worker: The caller, if it is known.
         answered_by: Roles that report how long they take to answer.
     """
 
@@ -139,8 +139,23 @@ class _Late(NamedTuple):
 
     @property
     def is_lasting(self) -> bool:
-        """Return whether it does not rest on the last few values."""
+        """Return whether the finding does not rest on the last few values."""
         return self.change.change.length - self.change.change.place >= FEWEST_SINCE
+
+
+def _is_apart(history: RunHistory, late: _Late, named: Collection[tuple[str, str | None]]) -> bool:
+    """Return whether calls take longer than those of most other callers of the same servers.
+
+    A queue before the answer is long for one caller and then for another; a transit is long for
+    one. Some callers may be farther away than others.
+    """
+    others = [
+        found[1]
+        for worker, track in history.workers.get(late.key, {}).items()
+        if (late.key, worker) not in named
+        if (found := medians(settled(track), late.change.step)) is not None
+    ]
+    return late.change.after >= LONGER * median(others or [0.0])
 
 
 def _work_without_syncs(history: RunHistory) -> list[Track]:
@@ -163,7 +178,7 @@ def _is_felt(history: RunHistory, late: _Late) -> bool:
 
 
 def _explains(history: RunHistory, late: _Late) -> bool:
-    """Return whether a worker's calls took a good part of the time by which steps are longer."""
+    """Return whether calls explain a good part of the time by which a worker's steps are longer."""
     found = medians(step_time(history), late.change.step, shortest=A_FEW)
     if found is None:
         return True
@@ -172,7 +187,7 @@ def _explains(history: RunHistory, late: _Late) -> bool:
 
 
 def _calls(history: RunHistory, late: _Late) -> float:
-    """Return how many calls a caller has made since then: those of a histogram are in its rows."""
+    """Return how many calls a caller has made since then; those of a histogram are in its rows."""
     callers = history.workers.get(late.key, {})
     own = history.measurements.get(late.key, {}).get(late.worker or "", Track())
     in_rows = history.rows.get(f"{late.key}/count", Track()).finite()
@@ -183,13 +198,12 @@ def _calls(history: RunHistory, late: _Late) -> float:
 
 
 def _step_since(history: RunHistory, late: _Late) -> float:
-    """Return the duration of a step since then, in s."""
     found = medians(step_time(history), late.change.step)
     return found[1] if found is not None else 0.0
 
 
 def _slower_syncs(history: RunHistory) -> Iterator[tuple[str, LevelChange]]:
-    """Yield (worker, level) of slower weight transfers, whose calls are no messages."""
+    """Yield (worker, level) of slower weight transfers, whose calls are not messages."""
     for place, of in history.spans.items():
         if work_of(place) is Work.SYNC:
             for worker, track in of.items():
@@ -219,7 +233,7 @@ def _protocol(key: str) -> str:
 
 
 def _part_of_answers(history: RunHistory, protocol: str) -> float | None:
-    """Return the part of the added time of calls that answers explain; None without all reports.
+    """Return the part of the added time that answers explain; None unless all calls are reported.
 
     Callers and servers may label a call differently: of HTTP one reports the port, the other the
     route. But if as many calls were answered as made, the sums agree. If some share labels, the

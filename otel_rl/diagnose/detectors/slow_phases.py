@@ -1,7 +1,7 @@
-"""Detectors of slow phases: which phase became slower, and of which worker.
+"""Detectors of slow phases: which phase became slower, and for which worker.
 
-The own time of a span, without nested spans, separates a worker that became slower from those that
-wait for it, and one worker from its peers. A slowdown common to all phases of all workers is the
+The own time of a span, without nested spans, separates a worker that became slower from workers
+that wait for it, and a worker from its peers. A slowdown common to all phases of all workers is the
 machine's, and is subtracted.
 """
 
@@ -20,6 +20,7 @@ from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import as_seconds, is_step, is_step_time
+from otel_rl.diagnose.logged_work import with_logged_work
 from otel_rl.diagnose.off_the_path import Paths
 from otel_rl.diagnose.open_work import with_open_work
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
@@ -54,21 +55,6 @@ from otel_rl.diagnose.thresholds import (
 from otel_rl.goodput import duration
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = [
-    "between_steps",
-    "grown_together",
-    "in_seconds",
-    "least_slowdowns",
-    "more_of",
-    "slow_kind",
-    "slow_work",
-    "slower",
-    "step_time",
-    "told_step_time",
-    "traces_of",
-    "usual_step_s",
-]
-
 _LITTLE_SHARE = 0.04  # of a worker's time: a smaller slowdown is not reported, if noise may make it
 _MIN_OWN_RATIO = 1.25
 _MOSTLY = 0.65  # order of a slowdown against peers
@@ -102,15 +88,14 @@ _IN_STEP = frozenset({Kind.SLOW_TRAINING, Kind.SLOW_PHASE, Kind.SLOW_TOOL, Kind.
 
 
 class _Slow(NamedTuple):
-    """Phase of a worker that takes longer than before.
+    """A worker's phase that takes longer than before.
 
     Attributes:
-        worker: The worker.
         step: First step of the slowdown.
         before: Duration before, in s.
-        after: Duration since then, in s.
-        excess: Slowdown factor beyond its peers or the rest of the run.
-        share: Added part of the worker's time since then.
+        after: Duration since that step, in s.
+        excess: Slowdown factor beyond that of peers or of the rest of the run.
+        share: Added part of the worker's time since that step.
     """
 
     worker: str
@@ -122,12 +107,9 @@ class _Slow(NamedTuple):
 
 
 def step_time(history: RunHistory) -> Track:
-    """Return the duration of each step, in seconds."""
-    track = Track()
-    for step in history.steps:
-        track.add(step.step, 0.0, sum(seconds for *_, seconds in step.path))
-    if track.values:
-        return track
+    of_paths = history.once("time of paths", None, lambda: _of_paths(history))
+    if of_paths.values:
+        return of_paths
     for key, rows in history.rows.items():
         if key.endswith("/iteration/duration"):
             return rows
@@ -138,15 +120,22 @@ def step_time(history: RunHistory) -> Track:
     return _of_spans(history) if history.is_told_by_spans else _of_whole_steps(history)
 
 
+def _of_paths(history: RunHistory) -> Track:
+    track = Track()
+    for step in history.steps:
+        track.add(step.step, 0.0, sum(seconds for *_, seconds in step.path))
+    return track
+
+
 def _of_spans(history: RunHistory) -> Track:
-    """Return the time of each step of a run of which only spans tell."""
+    """Return the time of each step, for a run whose steps only spans report."""
     news = between_steps(history)
     sums = step_sums(history, median(news.values) if news.values else 0.0)
     return sums if 2 * len(sums.values) > len(news.values) else news
 
 
 def _of_whole_steps(history: RunHistory) -> Track:
-    """Return the time of spans around whole steps, whose parts are not nested in them."""
+    """Return the time of spans around whole steps, in which parts are not nested."""
     rhythm = Rhythm.of(history)
     whole = [
         pooled(history, place)
@@ -172,19 +161,18 @@ def between_steps(history: RunHistory) -> Track:
 
 
 def told_step_time(history: RunHistory) -> Track:
-    """Return the time of each step, by when it was told where nothing measures it."""
+    """Return the time of each step, by the time of its report where nothing measures it."""
     measured = step_time(history)
     return measured if measured.values else between_steps(history)
 
 
 def slow_kind(place: PhaseKey, *, is_alone: bool = False) -> Kind:
-    """Return the kind of fault if that phase takes longer, of one worker alone or of its role."""
+    """Return the kind of fault if a phase takes longer, for one worker alone or for its role."""
     kind = Kind.SLOW_PHASE if is_collective(place) else _KINDS[work_of(place)]
     return Kind.STRAGGLER if is_alone and kind in _IN_STEP else kind
 
 
 def traces_of(history: RunHistory, since: int, count: int = A_FEW) -> list[str]:
-    """Return the traces of the slowest steps from ``since`` on."""
     steps = [step for step in history.steps if step.step >= since and step.trace_id]
     steps.sort(key=lambda step: -sum(seconds for *_, seconds in step.path))
     return [step.trace_id for step in steps[:count]]
@@ -192,7 +180,7 @@ def traces_of(history: RunHistory, since: int, count: int = A_FEW) -> list[str]:
 
 def slow_work(history: RunHistory) -> Iterator[Cause]:
     """Find phases in which a worker, or a whole role, takes clearly longer for the same work."""
-    history = with_open_work(history)
+    history = with_open_work(with_logged_work(history))
     work = {place: history.spans[place] for place in history.spans if _is_tested(history, place)}
     of_role = {
         place: _least(tracks) if is_collective(place) else pooled(history, place)
@@ -229,8 +217,8 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             for other, track in of_role.items()
             if other != place and not paths.leave_out(other, found.step)
         ]
-        if not load.is_told(found.step + 1) and _is_shared(found, others):
-            continue  # makers are ahead of the step that tells their amount
+        if not load.is_known(found.step + 1) and _is_shared(found, others):
+            continue  # makers are ahead of the step that tells their amount, or counts come late
         excess = found.ratio / common_ratio(others, found.step)
         slow = [
             _Slow(worker, found.step, before, after, excess, share)
@@ -238,7 +226,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             for before, after in [medians(track, found.step) or _NO_LEVELS]
             if (share := more_of(history, place, worker, found.step, before, after))
             > _least_share(found)
-            and after - before > least_s
+            and calls_in_step(history, place, worker) * (after - before) > least_s
         ]
         if excess >= _least_ratio(found) and 2 * len(slow) >= len(tracks):
             is_alone = len(slow) == 1 < len(tracks) and _is_apart(slow[0], tracks)
@@ -251,9 +239,9 @@ def _is_tested(history: RunHistory, place: PhaseKey) -> bool:
 
 
 def grown_together(history: RunHistory) -> Sequence[PhaseKey]:
-    """Return work that gradually takes longer, in proportion to other work, in order.
+    """Return kinds of work that gradually take longer in proportion to each other, in order.
 
-    As for answers that grow while a policy learns, if nothing tells their length.
+    They do if answers grow while a policy learns, and no metric reports their length.
     """
     if Workload(history).what:
         return []
@@ -286,12 +274,10 @@ def _alone(
     """Return the workers that became slower than their peers.
 
     Args:
-        history: Of the run.
-        place: Their phase.
-        peers: Their times relative to each other.
-        of_role: Their times together.
-        least_s: Least slowdown.
-        unfelt: Times of steps for their work if most take no longer; None if they do.
+        peers: Times of the workers relative to each other.
+        of_role: Times of the role as a whole.
+        least_s: Least time that a slowdown has to add to a step, in s.
+        unfelt: Times of steps for their work if most take no longer; None if they take longer.
     """
     # The start of a run is as odd in the ratio to peers, if these start at another time.
     begun = next(iter(settled(of_role).steps), history.first)
@@ -307,10 +293,10 @@ def _alone(
 def _slowdown(
     load: Workload, place: PhaseKey, tracks: Mapping[str, Track], of_role: Track
 ) -> LevelChange | None:
-    """Return the slowdown of a role, whose work takes longer by itself and for its amount.
+    """Return the slowdown of a role whose work takes longer by itself and for its amount.
 
-    The step in progress tells its amount in the end. If its work is long, and so was that of the
-    step before for its amount, it is not long because there is more of it.
+    The step in progress reports its amount only at its end. If its work is long, and so was that of
+    the step before for its amount, the reason is not that there is more of it.
     """
     eased = load.eased(place, of_role, ahead=int(load.is_of_its_step(tracks)))
     found, for_its_amount = soon(settled(of_role)), soon(settled(eased))
@@ -324,7 +310,7 @@ def _slowdown(
 
 
 def _is_shared(found: LevelChange, others: Iterable[Track]) -> bool:
-    """Return whether other work takes as many times as long since then, as for a larger batch."""
+    """Return whether other work takes as many times as long since then, as with a larger batch."""
     levels = (medians(track, found.step, shortest=2) for track in others)
     ratios = [after / before for before, after in filter(None, levels) if before > 0]
     return any(found.ratio / ALIKE <= ratio <= found.ratio * ALIKE for ratio in ratios)
@@ -338,9 +324,8 @@ def _least_ratio(found: LevelChange, uneven: float = 0.0, *, noise: float = 0.0)
     """Return the smallest slowdown that stands out of the noise of a series.
 
     Args:
-        found: The slowdown.
-        uneven: Part by which it has to be larger where noise decides.
-        noise: Of all workers: few values of one series agree by chance.
+        uneven: Part by which the slowdown must be larger where noise decides.
+        noise: Noise of all workers, as few values of one series may agree by chance.
     """
     noise = max(noise, found.change.relative_noise)
     often = min(found.change.place, found.change.length - found.change.place)
@@ -351,11 +336,12 @@ def _least_ratio(found: LevelChange, uneven: float = 0.0, *, noise: float = 0.0)
 
 
 def least_slowdowns(history: RunHistory) -> Mapping[Kind, float]:
-    """Return for each kind of work how many times slower a role has to be to be found.
+    """Return for each kind of work the smallest slowdown of a role that is found.
 
-    Found by the rules that decide: of the phase with most time, the second half of the run is made
-    so many times slower. Kinds that even ten times as much would not show are left out.
+    The rules that decide find it: the second half of the run is made slower in the phase with most
+    time. Kinds that would not show at ten times as slow are left out.
     """
+    history = with_logged_work(history)
     load, usual_s = Workload(history), usual_step_s(history)
     work = {place: of for place, of in history.spans.items() if _is_tested(history, place)}
     shares = {
@@ -386,7 +372,7 @@ def _is_seen(
     share: float,
     usual_s: float,
 ) -> bool:
-    """Return whether work that takes so many times as long from the middle on would be found."""
+    """Return whether work that takes ``times`` times as long from the middle on is found."""
     middle = len(of_role.values) // 2
     slower = [*of_role.values[:middle], *(times * one for one in of_role.values[middle:])]
     if len(slower) < FEWEST_BEFORE or (times - 1) * median(of_role.values) < (LEAST_PART * usual_s):
@@ -413,15 +399,14 @@ def _longer_step(eased_s: Track) -> float:
 
 
 def _takes_longer(eased_s: Track) -> bool:
-    """Return whether steps take longer for their work at all."""
     found = soon(settled(eased_s))
     return found is not None and found.is_rise(ratio=FELT, order=IN_ORDER_OF_STEPS)
 
 
 def _shows(eased_s: Track, since: int, longer_s: float) -> bool:
-    """Return whether each step since then has taken as much longer, beyond the noise of steps.
+    """Return whether each later step has taken as much longer, beyond the noise of steps.
 
-    Of those that have ended: the second slow piece of work comes before the end of its step.
+    Only ended steps count: the second slow piece of work comes before the end of its step.
     """
     place = bisect_left(eased_s.steps, since)
     before, after = eased_s.values[:place], eased_s.values[place:]
@@ -451,7 +436,8 @@ def _slower_than_peers(
         return None
     before, after = medians(track, found.step) or _NO_LEVELS
     uneven = 0.0
-    if unfelt is not None and not _shows(unfelt, found.step, after - before):
+    added_s = calls_in_step(history, place, worker) * (after - before)
+    if unfelt is not None and not _shows(unfelt, found.step, added_s):
         uneven = _UNEVEN / sum(step >= found.step for step in relative.steps)
     least_ratio = _least_ratio(found, uneven, noise=_noise_of_all(of_all.values(), found.step))
     if not found.is_rise(ratio=least_ratio, order=_MOSTLY, size=STANDS_OUT):
@@ -459,7 +445,7 @@ def _slower_than_peers(
     share = more_of(history, place, worker, found.step, before, after)
     # Its peers may have become faster, which is no slowdown of its own.
     own_ratio = min(_MIN_OWN_RATIO, NEARLY_ALL * found.ratio)
-    if after < own_ratio * before or after - before < least_s or share < _least_share(found):
+    if after < own_ratio * before or added_s < least_s or share < _least_share(found):
         return None
     return _Slow(
         worker, _begun(track, found.step, before, after), before, after, found.ratio, share
@@ -467,9 +453,9 @@ def _slower_than_peers(
 
 
 def _farthest(relative: Iterable[Track]) -> float:
-    """Return how far any worker has been from its peers, in units of its usual distance.
+    """Return the largest distance of any worker from its peers, in units of its usual distance.
 
-    Where some work takes long now and then, it does so of every worker.
+    Where some work takes long now and then, that holds for every worker.
     """
     return max(
         (
@@ -494,7 +480,7 @@ def _noise_of_all(relative: Iterable[Track], step: int) -> float:
 
 
 def _begun(track: Track, step: int, before: float, after: float) -> int:
-    """Return the first of a worker's slow steps: in some of them its peers may have no value."""
+    """Return the first of a worker's slow steps; in some of them its peers may have no value."""
     begun = step
     for at, value in zip(reversed(track.steps), reversed(track.values), strict=True):
         if at < step:
@@ -518,7 +504,7 @@ def _is_apart(one: _Slow, tracks: Mapping[str, Track]) -> bool:
 
 
 def _least(tracks: Mapping[str, Track]) -> Track:
-    """Return the time of the last worker to come into a collective, in each step.
+    """Return the time of the last worker to enter a collective, in each step.
 
     The last worker may report no wait, because it has none: then the time is unknown.
     """
@@ -531,6 +517,12 @@ def _least(tracks: Mapping[str, Track]) -> Track:
         if len(of) == len(tracks):
             least.add(step, 0.0, min(of.values()))
     return least
+
+
+def calls_in_step(history: RunHistory, place: PhaseKey, worker: str) -> float:
+    """Return how often a worker does a piece of work in a step; 1 if it does so less often."""
+    calls = sum(history.counts[place][worker].values)
+    return max(1.0, calls / max(1, len(history.known_steps)))
 
 
 def more_of(
@@ -596,15 +588,13 @@ def slower(
     """Return work that takes longer as a cause.
 
     Args:
-        history: Of the run.
-        place: The work.
-        worker: Who takes longer; None of all of the role.
-        words: The sentence.
-        levels: Seconds that it took before, or its peers take, and now.
-        since: First step of it; None if it was always so.
-        until: First step after it; None if it goes on.
-        strength: Of the evidence, from 0 to 1.
-        what: What the levels are, after "time of one ...".
+        worker: The worker that takes longer; None for the whole role.
+        words: The cause's sentence.
+        levels: Seconds that the work took before, or its peers take, and seconds now.
+        since: First step of the cause; None if it always was so.
+        until: First step after the cause; None if it goes on.
+        strength: Strength of the evidence, from 0 to 1.
+        what: What the levels measure, after "time of one ...".
     """
     is_alone = worker is not None and len(history.spans[place]) > 1
     traces = traces_of(history, history.first if since is None else since)
@@ -631,5 +621,4 @@ def usual_step_s(history: RunHistory) -> float:
 
 
 def in_seconds(value: float) -> str:
-    """Return a duration in words."""
     return f"{value * 1e3:.3g} ms" if value < 1 else duration(value)

@@ -1,6 +1,6 @@
 """Detector of one slow tool among several, by the times of calls that environments measure.
 
-Phases that are called as their tools need none: a tool is then a phase as any other.
+Tools whose calls are phases need no detector: such a tool is a phase like any other.
 """
 
 import re
@@ -22,8 +22,6 @@ from otel_rl.diagnose.thresholds import (
     STANDS_OUT,
 )
 
-__all__ = ["slow_tools"]
-
 # rl.env.step.duration or gen_ai.execute_tool.duration, by the attribute that names the tool.
 _CALLS: Final = re.compile(
     r"^(?P<role>[^/]+)/(.*[/_])?(env/step|execute_tool|tools?(_?calls?)?|sandbox)/?_?"
@@ -32,8 +30,6 @@ _CALLS: Final = re.compile(
 
 
 class _Tool(NamedTuple):
-    """Tool, with the calls of each worker."""
-
     role: str
     name: str
     key: str
@@ -41,7 +37,7 @@ class _Tool(NamedTuple):
 
 
 def slow_tools(history: RunHistory) -> Iterator[Cause]:
-    """Find tools whose calls take longer, where no phases or spans tell of each tool."""
+    """Find tools whose calls take longer, where no phases or spans show each tool."""
     of_role: dict[str, list[_Tool]] = defaultdict(list)
     for key, tracks in history.workers.items():
         found = _CALLS.match(key)
@@ -65,7 +61,6 @@ def _is_told_by_phases(history: RunHistory, role: str, tool: str) -> bool:
 
 
 def _cost(history: RunHistory, tool: _Tool, change: LevelChange) -> float:
-    """Return the added part of a worker's step."""
     calls = [
         count
         for track in history.measurements[tool.key].values()

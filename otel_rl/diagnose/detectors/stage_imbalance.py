@@ -1,7 +1,8 @@
-"""Detector of unequal stages of a pipeline: one takes longer in all steps, the others wait for it.
+"""Detector of unequal pipeline stages: one takes longer in all steps, the others wait for it.
 
-Each stage computes for each microbatch once, so the longest one decides how many a step can do. A
-slow worker is no long stage: then others of its stage are as fast as those of other stages.
+Each stage computes once for each microbatch, so the longest stage decides how many a step can do. A
+slow worker does not make a long stage: other workers of its stage are as fast as those of other
+stages.
 """
 
 from collections import defaultdict
@@ -16,20 +17,16 @@ from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.thresholds import FEWEST_BEFORE, LEAST_LONGER, LEAST_PART, OFTEN
 
-__all__ = ["stage_imbalance"]
-
 _BEGINNING: Final = 4  # part of the steps: a stage that becomes slow later is a slowdown
 
 _Times = Mapping[int, Mapping[int, float]]
 
 
 class _Phase(NamedTuple):
-    """Phase that all stages have.
+    """A phase that all stages have.
 
     Attributes:
-        name: Of the phase.
-        roles: By stage.
-        times: Seconds in a step, by stage and step: those of its faster workers.
+        times: Seconds in a step by stage and step, taken from the stage's faster workers.
     """
 
     name: str
@@ -56,7 +53,7 @@ def stage_imbalance(history: RunHistory) -> Iterator[Cause]:
 
 
 def _phases(history: RunHistory, stages: Stages) -> Iterator[_Phase]:
-    """Yield the training phases of all stages. What passes between stages is in some of them."""
+    """Yield the training phases of all stages. Some contain what passes between stages."""
     of_stage = {worker: stage for stage, workers in stages.items() for worker in workers}
     found: dict[str, dict[int, str]] = defaultdict(dict)
     times: dict[str, dict[int, dict[int, list[float]]]] = defaultdict(
@@ -87,7 +84,6 @@ def _of_faster(seconds: Sequence[float]) -> float:
 
 
 def _whole(phases: Sequence[_Phase]) -> dict[int, dict[int, float]]:
-    """Return the seconds of all phases, by stage and step."""
     whole: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for phase in phases:
         for stage, of in phase.times.items():

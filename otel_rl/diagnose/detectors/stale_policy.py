@@ -1,4 +1,4 @@
-"""Detectors of old weights: generators that do not take up new ones."""
+"""Detectors of old weights, when generators do not take up new ones."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -14,8 +14,6 @@ from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, begun, level
 from otel_rl.diagnose.thresholds import A_FEW, CLEARLY, FEWEST_PEERS, IN_ORDER, NEARLY_ALL, SEVERAL
 from otel_rl.semconv.spec import STEP_SPAN
-
-__all__ = ["stale_policy", "versions_behind"]
 
 _BEHIND = 2  # versions
 _APART = 1.8  # times the steps from one pull to the next
@@ -54,9 +52,9 @@ def stale_policy(history: RunHistory) -> Iterator[Cause]:
 
 
 def _stopped(history: RunHistory, place: PhaseKey) -> Mapping[str, int]:
-    """Return the workers that take up weights no more, though they work, and their last such step.
+    """Return working workers that take up no more weights, with the last step in which they did.
 
-    Those of a stage that all end with the last step, as a trainer's own sync, do not.
+    Workers of a stage that all end with the last step, as a trainer's own sync does, are left out.
     """
     if work_of(place) is not Work.SYNC or PhaseKey(place.role, STEP_SPAN) in history.spans:
         return {}
@@ -76,8 +74,8 @@ def _stopped(history: RunHistory, place: PhaseKey) -> Mapping[str, int]:
 def _works_until(history: RunHistory, place: PhaseKey, worker: str) -> int:
     """Return the last step in which a worker that pulls weights generated; -1 for none.
 
-    Spans of pulls come later than measured phases on a busy machine: these count as far as spans of
-    the role have come.
+    On a busy machine spans of pulls come later than measured phases, which count only as far as
+    spans of the role have come.
     """
     of_role = {other: of for other, of in history.spans.items() if other.role == place.role}
     measured = history.unspanned if place not in history.unspanned else set()
@@ -112,9 +110,9 @@ def _of_no_pulls(place: PhaseKey, stopped: Mapping[str, int], *, among: int) -> 
 
 
 def _is_rarer_than_its_work(history: RunHistory, place: PhaseKey, worker: str, since: int) -> bool:
-    """Return whether a worker has no reason to pull less often: it does as much between two pulls.
+    """Return whether a worker pulls less often without a reason: it works as much between pulls.
 
-    One that pulls before each piece of work pulls less often if its work takes more steps.
+    A worker that pulls before each piece of work pulls less often if its work takes more steps.
     """
     pieces = Counter[int]()
     for other, of in history.counts.items():
@@ -195,16 +193,16 @@ def _newest_of_all(reports: Iterable[Track]) -> Track:
 
 
 def _farthest(behind: Sequence[float]) -> float:
-    """Return the distance, in versions, that is exceeded in few reports only."""
+    """Return the distance, in versions, that only few reports exceed."""
     return sorted(behind)[int(NEARLY_ALL * (len(behind) - 1))]
 
 
 def _leader(versions: Mapping[str, Mapping[str, Track]]) -> str:
-    """Return the role that had the newest version first, of most versions that others had, too.
+    """Return the role that first had the newest version, for most versions that others had, too.
 
-    The last version alone may be that of several roles: those that follow have it in the end, too.
-    A mean of quick updates is a version that one role alone has had. Who makes versions may tell
-    them later than those who take them up, but none of these has newer ones.
+    The last version alone may be that of several roles: roles that follow have it in the end, too.
+    A mean of quick updates is a version that one role alone has had. The role that makes versions
+    may report them later than roles that take them up, but none of these has newer ones.
     """
     first: dict[float, dict[str, float]] = defaultdict(dict)
     for role, of in versions.items():
@@ -266,8 +264,9 @@ def _between(counts: Track) -> Track:
 def versions_behind(newest: Track, reports: Iterable[Track]) -> Iterator[Track]:
     """Yield by how many versions each worker is behind, at the times of its own reports.
 
-    Counts from its first updates on: no worker is far behind the first version. One that was
-    replaced, and has an older version than before, begins again, unless it stays there.
+    Counting begins with the worker's first updates: no worker is far behind the first version. A
+    worker that was replaced, and has an older version than before, begins again, unless it stays
+    there.
 
     Args:
         newest: Versions of the leader.

@@ -1,4 +1,4 @@
-"""Detector of runs that stand still: no step for far longer than those of this run take."""
+"""Detector of runs that stand still: no step for far longer than the run's steps take."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -19,7 +19,7 @@ from otel_rl.diagnose.classify import (
 )
 from otel_rl.diagnose.detectors.standing_work import TELLING_S, Standing, standing_work
 from otel_rl.diagnose.history.departures import departed
-from otel_rl.diagnose.history.quiet_workers import quiet_workers
+from otel_rl.diagnose.history.quiet_workers import quiet_workers, report_interval_s
 from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.records import OWN_STEP
 from otel_rl.diagnose.history.rhythm import Rhythm
@@ -36,6 +36,8 @@ from otel_rl.diagnose.thresholds import (
     FEWEST_STEPS,
     FRESH_S,
     LONGER,
+    MANY,
+    NEARLY_ALL,
     NEWS_S,
 )
 from otel_rl.goodput import duration
@@ -73,7 +75,7 @@ _FOR_PEERS: Final = {names.RlPhaseValues.RANK_BARRIER, names.RlPhaseValues.PARAM
 
 
 class _Age(NamedTuple):
-    """Phase in which a worker is, by its last report; a working one holds up the waiting ones."""
+    """A worker's phase by its last report; a working phase holds up the waiting ones."""
 
     is_work: bool
     seconds: float
@@ -83,12 +85,11 @@ class _Age(NamedTuple):
 
     @property
     def place(self) -> PhaseKey:
-        """Return the phase of the worker's role."""
         return PhaseKey(self.worker.rpartition("/")[0], self.phase)
 
 
 def stalls(history: RunHistory) -> Iterator[Cause]:
-    """Find a run that still reports, and makes no step any more."""
+    """Find a run that still reports, but makes no step any more."""
     rhythm = Rhythm.of(history)
     if rhythm is None or rhythm.steps < FEWEST_STEPS:
         return
@@ -157,9 +158,9 @@ def _quiet(history: RunHistory) -> Mapping[str, float]:
 
 
 def always_heard(history: RunHistory) -> AbstractSet[str]:
-    """Return the roles that report at all times; others may have nothing to tell for a while.
+    """Return the roles that report at all times; others may have nothing to report for a while.
 
-    Of many workers of a role, records have some alone.
+    Of a role with many workers, records contain only some.
     """
     return {
         worker.rpartition("/")[0]
@@ -184,7 +185,7 @@ def _silent(history: RunHistory, words: str, quiet: Mapping[str, float]) -> Caus
 
 
 def _holding_up_peers(ages: Sequence[_Age], workers: AbstractSet[str]) -> Sequence[_Age]:
-    """Return the phases of those workers that wait for no peer, if all others of them do."""
+    """Return the phases of workers that wait for no peer, if all other workers wait for a peer."""
     waiting = {
         one.worker for one in ages if one.phase in _FOR_PEERS or is_collective(one.place)
     } & workers
@@ -244,14 +245,14 @@ def _at_work(history: RunHistory, words: str, standing: Standing) -> Cause:
 
 
 def stall_s(rhythm: Rhythm) -> float:
-    """Return the time without a step from which on a run stands still; endless for a new run."""
+    """Return the seconds without a step after which a run stands still; infinite for a new run."""
     if rhythm.steps < FEWEST_STEPS:
         return inf
     return max(NEWS_S, STALL * rhythm.usual_s, _LONGEST * rhythm.longest_s)
 
 
 def suspicious_s(rhythm: Rhythm) -> float:
-    """Return the same where work tells that one worker holds up the others."""
+    """Return these seconds if work shows that one worker holds up the others."""
     if rhythm.steps < FEWEST_STEPS:
         return inf
     return max(NEWS_S, _SUSPICIOUS * rhythm.longest_s)
@@ -266,9 +267,9 @@ def _is_long(history: RunHistory, rhythm: Rhythm) -> bool:
 
 
 def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bool:
-    """Return whether work is in progress for far longer than ever, or others have all done theirs.
+    """Return whether work lasts far longer than ever, or other workers have all done theirs.
 
-    Something new, such as a first evaluation, is neither: it is between steps.
+    Something new, such as a first evaluation, is neither: it lies between steps.
     """
     if ages:
         oldest = ages[0]
@@ -293,7 +294,7 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
 
 
 def _goes_on(history: RunHistory, since_s: float) -> bool:
-    """Return whether at least two steps began since that time: news of one may be late."""
+    """Return whether at least two steps began since that time, as news of one may be late."""
     later = (at_s > since_s for _, at_s in sorted(history.begun_s.items())[-A_FEW:])
     return sum(later) > 1
 
@@ -307,11 +308,11 @@ def _least_taken_s(history: RunHistory, standing: Standing) -> float:
 
 
 def _least_age_s(history: RunHistory, rhythm: Rhythm, standing: Standing) -> Sequence[float]:
-    """Return the times that work takes at least if it is late, from its beginning.
+    """Return the least times that late work takes from its beginning.
 
     A step in which no work goes on may have something new in it, which may be as long as any work.
-    Silence of a worker does not tell that its work is late, and work may be told some time after
-    its end.
+    Silence of a worker does not show that its work is late, and work may be reported some time
+    after its end.
     """
     of_place = history.spans[standing.place]
     took = [value for track in of_place.values() for value in settled(track).values]
@@ -320,7 +321,9 @@ def _least_age_s(history: RunHistory, rhythm: Rhythm, standing: Standing) -> Seq
     longest_s = more * max(took, default=0.0)
     of_role = (_longest_s(of) for at, of in history.spans.items() if at.role == standing.place.role)
     still_tells = all(_tells_after(history, worker, standing.done_s) for worker in standing.workers)
-    margin = min(_LATE, _beyond(took, LONGER)) if still_tells else _LATE
+    margin: float = _LATE
+    if still_tells:
+        margin = min(_LATE, max(_beyond(took, LONGER), _hiccup(history)))
     is_soon = standing.is_partly_done and still_tells and _all_wait(history, standing)
     told_s = longest_s + TELLING_S if still_tells else _least_taken_s(history, standing) + NEWS_S
     new_s = 0.0 if is_soon else min(rhythm.usual_s, max(map(_longest_s, _all_work(history))))
@@ -357,7 +360,7 @@ def _tells_after(history: RunHistory, worker: str, done_s: float | None) -> bool
 def _may_have_ended(history: RunHistory, standing: Standing) -> bool:
     """Return whether all workers are silent, as after the end of programs that do not report it.
 
-    Spans alone are no signs of life. In the end they lack what workers do at their own pace.
+    Spans alone are not signs of life. In the end they lack what workers do at their own pace.
     """
     if not history.lags:
         return work_of(standing.place) is Work.SYNC
@@ -372,8 +375,9 @@ def _is_heard(history: RunHistory, exports: Track) -> bool:
 def _beyond(took: Sequence[float], least: float) -> float:
     """Return how many times the longest of these a further one takes at most.
 
-    By how far the longest is from the usual: where some work takes long now and then, the spread of
-    most of it does not show it. The longest of few is not far, so noise counts for more of them.
+    The bound follows the distance of the longest from the usual time: where some work takes long
+    now and then, the spread of most of it does not show it. The longest of few is not far, so noise
+    counts for more with few.
     """
     usual_s = median(took) if took else 0.0
     if usual_s <= 0:
@@ -383,6 +387,19 @@ def _beyond(took: Sequence[float], least: float) -> float:
     noises = _NORMAL.inv_cdf((len(took) + 1) / (len(took) + 2))  # of the longest
     by_noise = min(BEYOND_NOISE * noise, _NOISES_BY_LONGEST / noises * longest)
     return max(least, exp(max(longest, by_noise - longest)))
+
+
+def _hiccup(history: RunHistory) -> float:
+    """Return the longest time of some work, in units of what nearly all of it takes; at least 1.
+
+    Where a machine holds up one piece of work for a moment, it may hold up any piece.
+    """
+    times = [1.0]
+    for of in _all_work(history):
+        took = sorted(value for track in of.values() for value in settled(track).values)
+        if len(took) >= MANY and (usual_s := took[int(NEARLY_ALL * (len(took) - 1))]) > 0:
+            times.append(took[-1] / usual_s)
+    return max(times)
 
 
 def _longest_s(tracks: Mapping[str, Track], until_s: float = inf) -> float:
@@ -398,15 +415,15 @@ def _usual_s(tracks: Mapping[str, Track], until_s: float) -> float:
 def _far_s(history: RunHistory, age: _Age) -> float:
     """Return the time in a phase that no worker of the role has come near to.
 
-    What its peers have just done in the same step counts, too: a larger batch takes all longer. Of
-    one that has no peers, what others have done in the same step.
+    The time of peers in the same step counts, too, because a larger batch takes all longer. For a
+    worker without peers, the time of other work in the same step counts.
     """
     tracks = history.spans.get(age.place, {})
     took = [value for track in tracks.values() for value in settled(track).values]
     if len(took) < FEWEST_STEPS:
         return inf
     if _is_done_by_others(history, age):
-        return max(took) * min(FAR, _beyond(took, LONGER))
+        return max(took) * min(FAR, max(_beyond(took, LONGER), _hiccup(history)))
     own = tracks.get(age.worker, Track())
     more = None
     if len(tracks) == 1 and own.times_s:
@@ -421,14 +438,13 @@ def _more_work(
     than: Callable[[Mapping[str, Track], float], float],
     beside: str = "",
 ) -> float | None:
-    """Return how many times as long any work has taken that was told since then, at least 1.
+    """Return how many times as long any work has taken that was reported since then, at least 1.
 
-    None if none was told: then nothing shows how much there is.
+    Return None if none was reported: then nothing shows how much work there is.
 
     Args:
-        history: Of the run.
-        since_s: When work before it was told.
-        than: Returns the time of that work before.
+        since_s: Time at which earlier work was reported.
+        than: Returns the time that work of some workers took before a moment.
         beside: Role whose own work does not count.
     """
     times = [
@@ -450,9 +466,9 @@ def _is_done_by_others(history: RunHistory, age: _Age) -> bool:
 
 
 def _has_ended(history: RunHistory) -> bool:
-    """Return whether all workers of a role have fallen silent with the last step, and none is lost.
+    """Return whether a whole role fell silent with the last step, without a lost worker.
 
-    They have reported their end, and others go on; frozen ones are lost after a while.
+    Such workers have reported their end, and others go on; frozen workers are lost after a while.
     """
     stopped_s = history.begun_s[max(history.begun_s)]
     lost = {loss.worker for loss in history.losses}
@@ -519,7 +535,7 @@ def _time_without_a_step(history: RunHistory) -> Iterator[Evidence]:
 
 
 def own_step(history: RunHistory, worker: str | None, *, before: int) -> Sequence[Evidence]:
-    """Return the step in which a worker tells to be, if others are further; else nothing."""
+    """Return the step that a worker reports to be in, if others are further; else nothing."""
     role = (worker or "").rpartition("/")[0]
     track = history.workers.get(f"{role}/{OWN_STEP}", {}).get(worker or "")
     values = track.finite().values if track is not None else ()
@@ -529,7 +545,7 @@ def own_step(history: RunHistory, worker: str | None, *, before: int) -> Sequenc
 
 
 def _innermost_first(history: RunHistory, ages: Sequence[_Age]) -> Sequence[_Age]:
-    """Return the ages so that work comes first that the others call, and therefore wait for."""
+    """Return the ages with work first that other work calls, and therefore waits for."""
     if not ages or not ages[0].is_work:
         return ages
     first = ages[0]
@@ -539,9 +555,9 @@ def _innermost_first(history: RunHistory, ages: Sequence[_Age]) -> Sequence[_Age
 
 
 def _calls(history: RunHistory, outer: _Age, inner: _Age) -> bool:
-    """Return whether the worker of one phase waits in it for all workers of another: a controller.
+    """Return whether a worker waits in one phase for all workers of another, as a controller does.
 
-    It comes to an end with the last of them, in each step, and has begun before.
+    Such a phase ends with the last of them, in each step, and begins before them.
     """
     if outer.place.role == inner.place.role or inner.seconds + inner.told_ago_s > (
         outer.seconds + outer.told_ago_s
@@ -595,11 +611,14 @@ def _ages(history: RunHistory) -> Iterator[_Age]:
 
 
 def _first_silent(history: RunHistory) -> tuple[int, list[str]]:
-    """Return the least last step of a worker, and the few workers with it; none if all have it.
+    """Return the lowest last step of a worker, and the few workers with it; none if all have it.
 
-    By what workers report in every step: what goes on without steps shows that a process lives.
+    Only reports of every step count: reports that go on without steps show that a process lives.
+    Others have to be heard for longer than these workers usually take to the next report: work that
+    ended together is told in reports at different times.
     """
     last: dict[str, int] = {}
+    told_s: dict[str, float] = {}
     gone = departed(history)
     stopped_s = history.begun_s[history.last]
     for of in (*history.spans.values(), *history.workers.values()):
@@ -609,6 +628,7 @@ def _first_silent(history: RunHistory) -> tuple[int, list[str]]:
         for worker, track in of.items():
             if len(track.steps) >= FEWEST_STEPS and worker not in gone:
                 last[worker] = max(last.get(worker, 0), track.steps[-1], unsure)
+                told_s[worker] = max(told_s.get(worker, 0.0), track.times_s[-1])
     if not last:
         return 0, []
     behind = _behind_their_peers(history, gone)
@@ -616,15 +636,19 @@ def _first_silent(history: RunHistory) -> tuple[int, list[str]]:
         return min(behind.values()), sorted(behind)
     least = min(last.values())
     silent = sorted(worker for worker, step in last.items() if step == least)
-    return least, silent if 2 * len(silent) <= len(last) else []
+    until_s = min((told_s[worker] for worker in last.keys() - {*silent}), default=0.0)
+    is_first = all(until_s > told_s[one] + report_interval_s(history, one) for one in silent)
+    return least, silent if is_first and 2 * len(silent) <= len(last) else []
 
 
 def _behind_their_peers(history: RunHistory, gone: AbstractSet[str]) -> dict[str, int]:
     """Return the last steps of workers that have not done what most of their peers have.
 
-    The newest work of the run tells it: who waits for it comes to none.
+    The newest work of the run shows it: a worker that waits comes to no new work. A wait does not
+    show it, as the last worker to come to a barrier has none.
     """
-    for of in sorted(history.spans.values(), key=newest_s, reverse=True):
+    work = (of for place, of in history.spans.items() if not only_waits(history, place))
+    for of in sorted(work, key=newest_s, reverse=True):
         unsure = may_lack_until(of)
         ends = {
             worker: max(track.steps[-1], unsure)

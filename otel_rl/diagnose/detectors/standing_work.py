@@ -1,8 +1,8 @@
 """Work at which a run stands: the first part of its newest step that some, or all, have not done.
 
-Most programs do the same parts once in each step, in one order. Those who come to the end of a part
-wait for those who do not: whoever has done it once less than its peers is the one they wait for.
-Parts are counted, because a span does not always tell its step.
+Most programs do the same parts once in each step, in one order. Workers that come to the end of a
+part wait for those that do not: a worker that has done it once less than its peers is the one that
+they wait for. Parts are counted, because a span does not always name its step.
 """
 
 from collections import defaultdict
@@ -14,13 +14,12 @@ from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, waits_for_samples, work_of
 from otel_rl.diagnose.history.departures import departed
+from otel_rl.diagnose.history.quiet_workers import report_interval_s
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.track import gaps_s, newest_s
 from otel_rl.diagnose.thresholds import FEWEST_VARYING, NEWS_S, NOISE_OF_MANY, SEVERAL, SMALL_PART
 from otel_rl.semconv.spec import STEP_SPAN
-
-__all__ = ["TELLING_S", "Standing", "standing_work"]
 
 TELLING_S: Final = 7.0
 """From the end of a span to its record: a stock SDK keeps spans for 5 s."""
@@ -30,16 +29,15 @@ _LEAST: Final = 1e-3  # of the longest part: a span around others has no work of
 
 
 class Standing(NamedTuple):
-    """Part of a step that has not been done.
+    """A part of a step that has not been done.
 
     Attributes:
-        place: The part; the span of a whole step if all of its parts are done that are known.
-        workers: Those who have not done it.
-        is_partly_done: Whether others have done it.
-        done_s: When the last news came of who has done it, or of what comes before it in the same
-            step: another part, or a wait for it; None if there is none.
-        rivals: Parts that are not done, either, and may come before it: exports are too far apart
-            to tell.
+        place: The part; the span of a whole step if all of its known parts are done.
+        workers: Workers that have not done the part.
+        is_partly_done: Whether other workers have done it.
+        done_s: Time of the last news of workers that have done it, or of what precedes it in the
+            same step: another part, or a wait for it; None without news.
+        rivals: Other undone parts that may come before it, as exports are too far apart to tell.
     """
 
     place: PhaseKey
@@ -50,12 +48,12 @@ class Standing(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Part of each step.
+    """A part of each step.
 
     Attributes:
-        times: By worker, how often it was done.
-        newest: By worker, the last step with it, and how often it was done in that step.
-        order_s: When in a step it is usually told.
+        times: By worker, how often the part was done.
+        newest: By worker, the last step with the part, and how often it was done in that step.
+        order_s: Usual time of the part's report within a step.
     """
 
     times: Mapping[str, float]
@@ -68,9 +66,9 @@ class _Part(NamedTuple):
 
     @property
     def behind(self) -> AbstractSet[str]:
-        """Return who has done it less often than others, also in the newest step of it.
+        """Return workers that have done it less often than others, including in its newest step.
 
-        Who has told it in one step less, and then again, is not behind.
+        A worker that has reported it in one step less, and then again, is not behind.
         """
         last = max(self.newest.values())
         return {
@@ -99,9 +97,16 @@ def standing_work(history: RunHistory) -> Standing | None:
     own = [one for one in in_order if work_of(one) is not Work.SYNC] or in_order
     in_turn = (one for of in (own, in_order) for one in of if parts[one].most < most)
     place = next(in_turn, own[0])
-    awaited = _awaited(history, place, parts[place])
-    if awaited is not None:
-        return awaited
+    # Generators pull weights at their own pace: the next step may wait for their samples.
+    awaiting = own[0] if place in pulls else place
+    if waits := _waits_before(history, awaiting, parts[awaiting]):
+        makers, workers = _makers(history, awaiting), parts[awaiting].times.keys()
+        stood_s = max(_told_s(history, one, workers) for one in [awaiting, *waits])
+        if awaited := _awaited(history, makers, stood_s):
+            return awaited
+        report_s = max(report_interval_s(history, worker) for worker in workers)
+        if makers and max(_last_s(history, of) for of in makers.values()) <= stood_s + report_s:
+            return None  # one of them holds up the others, which have nothing to do
     if _others_stopped_before(history, parts):
         return None
     workers = parts[place].times.keys()
@@ -113,29 +118,39 @@ def standing_work(history: RunHistory) -> Standing | None:
     return Standing(place, workers, is_partly_done=False, done_s=last_s, rivals=rivals)
 
 
-def _awaited(history: RunHistory, place: PhaseKey, part: _Part) -> Standing | None:
-    """Return the work of another role that stopped, if a part waits for its samples.
-
-    The wait before it has not ended, either, and usually takes time. Of those who make samples one
-    role has done nothing since the step began, and others go on.
-    """
+def _waits_before(history: RunHistory, place: PhaseKey, part: _Part) -> Sequence[PhaseKey]:
+    """Return the waits for the samples of a part that have not ended, either, and take time."""
     rhythm = Rhythm.of(history)
-    waits = [
+    return [
         other
         for other, of in history.spans.items()
         if other.role == place.role and waits_for_samples(other) and of.keys() == part.times.keys()
         if all(sum(n.values) == part.most for n in history.counts[other].values())
         if rhythm and _usual(of) >= SMALL_PART * rhythm.usual_s
     ]
-    if not waits:
-        return None
+
+
+def _makers(history: RunHistory, place: PhaseKey) -> Mapping[str, Sequence[PhaseKey]]:
+    """Return the work of the roles that make samples, by role."""
     makers: dict[str, list[PhaseKey]] = defaultdict(list)
     for other in history.spans:
         is_work = other.phase != STEP_SPAN and not only_waits(history, other)
         if is_work and other.role != place.role and work_of(other) is not Work.SYNC:
             makers[other.role].append(other)
+    return makers
+
+
+def _awaited(
+    history: RunHistory, makers: Mapping[str, Sequence[PhaseKey]], stood_s: float
+) -> Standing | None:
+    """Return the work of the one role of makers that stopped while all others go on.
+
+    Args:
+        history: Of the run.
+        makers: The work of each role that makes samples.
+        stood_s: When the last news came of those who wait for samples.
+    """
     last_s = {role: _last_s(history, of) for role, of in makers.items()}
-    stood_s = max(_told_s(history, one, part.times.keys()) for one in [place, *waits])
     stopped = [role for role, at_s in last_s.items() if at_s <= stood_s + TELLING_S]
     goes_on = [role for role, at_s in last_s.items() if history.age_s(at_s) <= TELLING_S]
     if len(stopped) != 1 or len(goes_on) != len(last_s) - 1 or not goes_on:
@@ -172,7 +187,7 @@ def _is_before(history: RunHistory, place: PhaseKey, other: PhaseKey) -> bool:
 
 
 def _told_by_step(history: RunHistory, place: PhaseKey) -> Mapping[int, float]:
-    """Return when a part was told, by step: the mean over its workers."""
+    """Return the time of a part's report by step, as the mean over its workers."""
     of_step: dict[int, list[float]] = defaultdict(list)
     for track in history.spans[place].values():
         for step, at_s in zip(track.steps, track.times_s, strict=True):
@@ -248,10 +263,12 @@ def _steps(parts: Mapping[PhaseKey, _Part], begun: int) -> float:
     """Return how often most parts were begun, or those of a step if others are steps ahead.
 
     Args:
-        parts: Of each step, or of work ahead of the steps.
-        begun: Number of steps.
+        parts: Parts of each step, or of work ahead of the steps.
+        begun: Number of steps that were begun.
     """
     most = [part.most for part in parts.values()]
+    # Weights that are sent every few steps are no part of each one.
+    most = [times for times in most if times >= begun - 1] or most
     usual = max(
         most, key=lambda times: (most.count(times) + most.count(times - 1), times), default=0
     )
@@ -272,10 +289,10 @@ def _order_s(history: RunHistory, tracks: Mapping[str, Track]) -> float:
 
 
 def _others_stopped_before(history: RunHistory, parts: Mapping[PhaseKey, _Part]) -> bool:
-    """Return whether those who work ahead of the steps stopped first: then all wait for them.
+    """Return whether workers ahead of the steps stopped first, so that all wait for them.
 
-    A role with parts of a step may work ahead, too, as generators that take up weights: until when
-    it does tells nothing about the step.
+    A role with parts of a step may work ahead, too, as generators that take up weights: the time
+    until which it does shows nothing about the step.
     """
     of_steps = {place.role for place in parts}
     ahead = {place.role for place in history.spans if not only_waits(history, place)} - of_steps

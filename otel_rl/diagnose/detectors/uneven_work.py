@@ -1,4 +1,4 @@
-"""Detector of work that is dealt unevenly: a rank that gets more tokens or samples is no slow one.
+"""Detector of work that is dealt unevenly: a rank with more tokens or samples is not slow.
 
 Its peers wait for it as for a straggler, but it takes no longer for each token.
 """
@@ -26,8 +26,6 @@ from otel_rl.diagnose.thresholds import (
     UNLIKE,
 )
 
-__all__ = ["uneven_work"]
-
 _AMOUNTS: Final = (
     (
         "tokens",
@@ -43,15 +41,14 @@ _NOISE: Final = 2.5  # by which it is more: amounts vary by chance
 
 
 class _More(NamedTuple):
-    """Worker with more work than its peers.
+    """A worker with more work than its peers.
 
     Attributes:
-        what: Kind of work.
-        key: That counts it.
-        worker: The worker.
+        what: Kind of work in words.
+        key: Tracker key that counts the work.
         since: First step; None if it always was so.
-        ratio: Times as much as the peers.
-        own: Usual amount of a step since then.
+        ratio: Ratio to the amount of the peers.
+        own: Usual amount of a step since that step.
     """
 
     what: str
@@ -63,7 +60,7 @@ class _More(NamedTuple):
 
 
 def uneven_work(history: RunHistory) -> Iterator[Cause]:
-    """Find workers that get more work than their peers, and take as much longer."""
+    """Find workers that get more work than their peers, and take longer for it."""
     for what, pattern in _AMOUNTS:
         found = [
             (more, longer)
@@ -78,7 +75,7 @@ def uneven_work(history: RunHistory) -> Iterator[Cause]:
 
 
 def _of_steps(history: RunHistory, key: str, tracks: Mapping[str, Track]) -> Mapping[str, Track]:
-    """Return what each worker did in each step; an export of a counter has that of several."""
+    """Return what each worker did in each step; a counter's export has that of several steps."""
     is_counter = f"{key}/rate" in history.rows
     summed = {worker: summed_by_step(track.finite()) for worker, track in tracks.items()}
     if is_counter:
@@ -103,7 +100,7 @@ def _with_more(what: str, key: str, tracks: Mapping[str, Track]) -> Iterator[_Mo
 
 
 def _always_more(what: str, key: str, tracks: Mapping[str, Track], peers: Peers) -> Iterator[_More]:
-    """Find the one worker that gets more from the first step on; its peers get the same."""
+    """Find the one worker that gets more from the first step on, while its peers get the same."""
     usual = {worker: median(track.values) for worker, track in tracks.items()}
     most = max(usual, key=lambda worker: usual[worker])
     others = [amount for worker, amount in usual.items() if worker != most]

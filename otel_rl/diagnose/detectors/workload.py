@@ -1,7 +1,7 @@
 """Work of each step: tokens or samples, and the workers that share it.
 
-A batch doubled on purpose, growing answers and fewer workers make work longer, and are no faults:
-they are named as what they are.
+A batch doubled on purpose, growing answers and fewer workers make work longer, and are not faults:
+the diagnosis names them as what they are.
 """
 
 import re
@@ -32,23 +32,16 @@ from otel_rl.diagnose.thresholds import (
 )
 from otel_rl.plurals import many
 
-__all__ = [
-    "Workload",
-    "change_steps",
-    "changes",
-    "follows_a_change",
-    "slower_by_fewer_workers",
-]
-
 _RATES: Final = (
     r"per_?(s|sec|second|gpu)(?![a-z])|/s$|rate|throughput|max|limit|second|sample/|generator/"
 )
+_LENGTH: Final = "answers' length"
 # The best measure of work first.
 _MEASURES: Final = (
     ("tokens", r"(^|/|_)(num_|total_)*tokens?(_(per_step|num|total|count|trained|processed))?$"),
     ("samples", r"(^|/|_)(batch_?size|num_(samples|sequences|rollouts)|samples)$"),
     (
-        "answers' length",
+        _LENGTH,
         r"(response|completions?|answer|episode|episodic|ep)(/|_)(mean_)?(length|tokens|len)((/|_)mean)?$",
     ),
 )
@@ -59,28 +52,30 @@ _FOLLOWS: Final = 10  # steps in which a buffer takes up a change
 
 
 class Workload:
-    """Work of the steps of a run, relative to the usual.
+    """Work of the steps of a run, relative to the usual amount.
 
     Attributes:
-        what: Its measure; empty if none is known.
-        of_step: Step to its work in units of the first steps'.
+        what: Measure of the work; empty if none is known.
+        of_step: Work of each step, in units of the first steps' work.
     """
 
     def __init__(self, history: RunHistory) -> None:
         self._history = history
-        self.what, self.of_step, self._told_s = _work(history)
+        self.what, self.of_step, self._told_s = history.once("work", None, lambda: _work(history))
         self._steps = sorted(self.of_step)
         if len(self._steps) > 1 and self.of_step[self._steps[-1]] < self.of_step[self._steps[-2]]:
             del self._steps[-1]  # not all of it may have come
+        # Beyond it, work is only known by the length of answers.
+        self._newest = min(self._steps[-1], max(self._told_s)) if self._steps else None
         self._workers: dict[PhaseKey, Mapping[int, int]] = {}
 
     def eased(self, place: PhaseKey, track: Track, *, ahead: int = 0) -> Track:
-        """Return times of a phase per unit of work of a worker, in steps that have told theirs.
+        """Return times of a phase per unit of a worker's work, in steps with reported work.
 
         Args:
-            place: The phase.
-            track: Its times.
-            ahead: Further steps, whose work is taken for that of the last one that has told it.
+            track: Times of the phase.
+            ahead: Number of further steps, whose work is taken to be that of the last one that
+                reported it.
         """
         parts = self.parts(place, track.steps)
         eased = Track()
@@ -92,13 +87,13 @@ class Workload:
         return eased
 
     def parts(self, place: PhaseKey, steps: Iterable[int]) -> Sequence[float]:
-        """Return the work of one worker in each of some steps, relative to the usual."""
+        """Return the work of one worker in each of some steps, relative to the usual amount."""
         shared = self._workers_of(place)
         usual = median(shared.values()) if shared else 1.0
         return [self._at(step) * usual / shared.get(step, usual) for step in steps]
 
     def eased_steps(self, track: Track) -> Track:
-        """Return times of whole steps per unit of work, of steps that have told theirs."""
+        """Return times of whole steps per unit of work, in steps that have reported their work."""
         told = self.told(track)
         eased = [
             value / self._at(step) for step, value in zip(told.steps, told.values, strict=True)
@@ -106,9 +101,10 @@ class Workload:
         return Track.of(told.steps, told.times_s, eased)
 
     def is_of_its_step(self, tracks: Mapping[str, Track]) -> bool:
-        """Return whether the steps of these times are those that have told their work.
+        """Return whether the steps of these times are the steps that have reported their work.
 
-        Who does not tell a step is in the last one that others have told: it may be of the next.
+        A worker that names no step is filed under the last one that others have named: its work may
+        be of the next step.
         """
         began = [
             at_s - took_s < self._told_s[step]
@@ -119,7 +115,7 @@ class Workload:
         return not self.what or sum(began) >= MOSTLY * max(1, len(began))
 
     def told(self, track: Track) -> Track:
-        """Return the values of steps that have told their work."""
+        """Return the values of steps that have reported their work."""
         told = Track()
         for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
             if self.is_told(step):
@@ -127,9 +123,12 @@ class Workload:
         return told
 
     def is_told(self, step: int) -> bool:
-        """Return whether the work of a step has come; no more of it may come for a long time."""
-        newest = self._steps[-1] if self._steps else self._history.last
-        return step <= newest or self._history.last - newest > _FOLLOWS
+        """Return whether the work of a step was reported; a further report may take very long."""
+        return self.is_known(step) or not self.is_known(self._history.last - _FOLLOWS)
+
+    def is_known(self, step: int) -> bool:
+        """Return whether the work of a step was reported, or no work ever is."""
+        return self._newest is None or step <= self._newest
 
     def _at(self, step: int) -> float:
         """Return the work of a step, or of the last step before it that has reported its work."""
@@ -150,9 +149,9 @@ def _newest(track: Track) -> Iterator[tuple[int, float, float]]:
 
 
 def _present(history: RunHistory, tracks: Mapping[str, Track]) -> Mapping[int, int]:
-    """Return how many workers share the work of each step: from their first one to their last.
+    """Return how many workers share each step's work, each from its first one to its last.
 
-    One without a value in between reports it with another step.
+    A worker without a value in between reports it with another step.
     """
     present, order = defaultdict[int, int](int), _order(history)
     for track in tracks.values():
@@ -171,7 +170,7 @@ def _order(history: RunHistory) -> Sequence[int]:
 
 
 def changes(history: RunHistory) -> Iterator[str]:
-    """Yield deliberate changes in words."""
+    """Yield in words the changes that were made on purpose."""
     work = Workload(history)
     found = _change_of(work)
     if found is not None:
@@ -190,19 +189,18 @@ def changes(history: RunHistory) -> Iterator[str]:
 def follows_a_change(history: RunHistory, step: int, *, within: float = _FOLLOWS) -> bool:
     """Return whether the work or the number of workers changed on purpose just before a step.
 
-    Buffers and waits then settle at another level, which is no fault.
+    After that, buffers and waits settle at another level, which is not a fault.
 
     Args:
-        history: Of the run.
         step: The first step of the other level.
-        within: Steps that it may take, if more than usual.
+        within: Number of steps that settling may take, if more than usual.
     """
     since = change_steps(history)
     return any(-1 <= step - moment <= max(within, _FOLLOWS) for moment in since)
 
 
 def change_steps(history: RunHistory) -> Sequence[int]:
-    """Return the steps since which the work or the number of workers is another on purpose."""
+    """Return the steps at which the work or the number of workers changed on purpose."""
     steps = [since for _, _, _, since in _resized(history)]
     steps += [since for _, since in new_work(history)]
     found = _change_of(Workload(history))
@@ -212,10 +210,9 @@ def change_steps(history: RunHistory) -> Sequence[int]:
 
 
 def slower_by_fewer_workers(history: RunHistory, step: int) -> float:
-    """Return how many times as long steps may take since then, as fewer workers share their work.
+    """Return how many times as long steps may take since a step, as fewer workers share the work.
 
     Args:
-        history: Of the run.
         step: The first longer step.
     """
     ratio = 1.0
@@ -226,7 +223,7 @@ def slower_by_fewer_workers(history: RunHistory, step: int) -> float:
 
 
 def _change_of(work: Workload) -> LevelChange | None:
-    """Return the change of the work in a step; None if it is about the same all along."""
+    """Return the change of the work in a step; None if the work stays about the same."""
     track = Track()
     for step, value in sorted(work.of_step.items()):
         track.add(step, 0.0, value)
@@ -237,7 +234,7 @@ def _change_of(work: Workload) -> LevelChange | None:
 
 
 def _work(history: RunHistory) -> tuple[str, Mapping[int, float], Mapping[int, float]]:
-    """Return the measure of work, the work of each step, and when it was measured."""
+    """Return the measure of work, the work of each step, and the time of its measurement."""
     told = [
         (is_of_steps, what, count, track)
         for what, pattern in _MEASURES
@@ -249,19 +246,35 @@ def _work(history: RunHistory) -> tuple[str, Mapping[int, float], Mapping[int, f
         found = [one for one in told if one[0] is is_of_steps]
         if found:
             best = [one for one in found if one[1] == found[0][1]]
-            _, what, _, track = max(best, key=lambda one: one[2])
-            first = median(track.values[:SIDE])
-            work = {
-                step: value / first for step, value in zip(track.steps, track.values, strict=True)
-            }
+            _, what, told_steps, track = max(best, key=lambda one: one[2])
+            work = _relative(track)
+            lengths = [one for one in found if one[1] == _LENGTH]
+            if lengths and told_steps < HALF * len(work):
+                work = _with_lengths(work, _relative(max(lengths, key=lambda one: one[2])[-1]))
             return what, work, dict(zip(track.steps, track.times_s, strict=True))
     return "", {}, {}
 
 
-def _told(history: RunHistory, pattern: str) -> Iterator[tuple[bool, int, Track]]:
-    """Yield (whether of who makes steps, steps that are told, work of each step), if of most steps.
+def _relative(track: Track) -> Mapping[int, float]:
+    """Return the work of each step in units of the first steps' work."""
+    first = median(track.values[:SIDE])
+    return {step: value / first for step, value in zip(track.steps, track.values, strict=True)}
 
-    What is counted from one report to the next is shared among the steps in between.
+
+def _with_lengths(work: Mapping[int, float], lengths: Mapping[int, float]) -> Mapping[int, float]:
+    """Return work counted over several steps, or as much as the length of answers shows.
+
+    Such counts come late, and share a change among the steps around it.
+    """
+    newest = max(work)
+    steps = sorted({*work, *(step for step in lengths if step > newest)})
+    return {step: max(work.get(step, work[newest]), lengths.get(step, 0.0)) for step in steps}
+
+
+def _told(history: RunHistory, pattern: str) -> Iterator[tuple[bool, int, Track]]:
+    """Yield (is of makers of steps, number of reported steps, work of each), if of most steps.
+
+    The count from one report to the next is shared among the steps in between.
     """
     stepping = _stepping_roles(history)
     for key, track in history.rows.items():
@@ -290,7 +303,7 @@ def _told(history: RunHistory, pattern: str) -> Iterator[tuple[bool, int, Track]
 
 
 def _stepping_roles(history: RunHistory) -> AbstractSet[str]:
-    """Return the roles that make the steps, as they tell; all if none does."""
+    """Return the roles that make the steps, as they report; all roles if none does."""
     of_spans = {place.role for place in history.spans if is_whole_step(place.phase)}
     of_rows = {
         key.partition("/")[0]
@@ -301,9 +314,9 @@ def _stepping_roles(history: RunHistory) -> AbstractSet[str]:
 
 
 def _counted(history: RunHistory, key: str) -> Track:
-    """Return what all workers counted in each step; one without a report counts it with the next.
+    """Return the count of all workers in each step; one without a report counts with the next.
 
-    Rows have the total of all now and then.
+    Rows have the total of all workers now and then.
     """
     of_step: dict[int, float] = defaultdict(float)
     known: list[Sequence[int]] = []
@@ -331,7 +344,7 @@ def _counted(history: RunHistory, key: str) -> Track:
 
 
 def _first_told_by_all(known: Sequence[Sequence[int]]) -> int:
-    """Return the step after the first one of which all workers have told their part."""
+    """Return the step after the first one of which all workers have reported their part."""
     return 1 - _told_by_all([[-step for step in reversed(told)] for told in known])
 
 
@@ -340,7 +353,7 @@ def _gaps_of(known: Sequence[Sequence[int]]) -> Sequence[int]:
 
 
 def _is_by_step(known: Sequence[Sequence[int]]) -> bool:
-    """Return whether each step has a report of its own, of nearly all workers."""
+    """Return whether each step has its own report, by nearly all workers."""
     gaps = _gaps_of(known)
     return sum(gap == 1 for gap in gaps) >= NEARLY_ALL * len(gaps)
 
@@ -348,8 +361,8 @@ def _is_by_step(known: Sequence[Sequence[int]]) -> bool:
 def _without_beat(counted: Track, known: Sequence[Sequence[int]]) -> Track:
     """Return the mean amount of the steps before or after each, whichever are more alike.
 
-    Exports at times of their own have one step or two, though all are alike: of their amounts, only
-    the sum is right. The last steps are left out.
+    Exports at times of their own contain one step or two, though all steps are alike: only the sum
+    of their amounts is right. The last steps are left out.
     """
     side = max(A_FEW, round(_REPORTS * fmean(_gaps_of(known) or [1])))
     smooth, values = Track(), counted.values
@@ -363,10 +376,10 @@ def _without_beat(counted: Track, known: Sequence[Sequence[int]]) -> Track:
 
 
 def _told_by_all(known: Sequence[Sequence[int]]) -> int:
-    """Return the last step of which all workers have told their part: each exports at its time.
+    """Return the last step of which all workers have reported their part.
 
     Args:
-        known: Steps of the reports of each worker. One that has missed several has ended.
+        known: Reported steps of each worker. A worker that has missed several steps has ended.
     """
     ends = [told[-1] for told in known if told]
     missed = [_MISSED * max(map(sub, told[1:], told), default=1) for told in known if told]
@@ -393,8 +406,8 @@ def _of_each_step(track: Track, *, is_counter: bool = False) -> Track:
 def _resized(history: RunHistory) -> Iterator[tuple[str, int, int, int]]:
     """Yield (role, workers before, workers after, first step) of roles that were resized.
 
-    A worker that failed, or that hangs, was not removed on purpose; one that exports without work
-    is idle.
+    A worker that failed, or that hangs, was not removed on purpose; a worker that exports without
+    work is idle.
     """
     failed = {one.worker for one in history.failures} | {one.worker for one in history.losses}
     failed |= {hang.worker for hang in hung_workers_of(history)}

@@ -1,4 +1,4 @@
-"""Detector of servers whose loaded weights are not those that were pushed, by their digests."""
+"""Detector of servers that loaded other weights than were pushed, by their digests."""
 
 import re
 from collections.abc import Iterator
@@ -8,8 +8,6 @@ from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind, listed
 from otel_rl.diagnose.thresholds import A_FEW
 
-__all__ = ["proved_equal", "wrong_weights"]
-
 _CHECKS: Final = re.compile(
     r"^(?P<role>.+?)/policy/weights/checked/(?P<state>equal|stale|different)$"
 )
@@ -18,7 +16,7 @@ _FEWEST: Final = 2  # checks: one push may overtake another (ADR 27)
 
 
 class _Checks(NamedTuple):
-    """Checks of a worker: steps of those that were equal, and (step, number) of the others."""
+    """A worker's checks: steps of the equal ones, and (step, number) of the others."""
 
     equal: list[int]
     stale: list[tuple[int, float]]
@@ -26,7 +24,7 @@ class _Checks(NamedTuple):
 
 
 def wrong_weights(history: RunHistory) -> Iterator[Cause]:
-    """Find workers that compute with other weights than those that they were sent."""
+    """Find workers that compute with other weights than they were sent."""
     by_role: dict[str, list[tuple[str, int, str]]] = {}
     checks = _checks(history)
     for (role, worker), of in checks.items():

@@ -1,4 +1,4 @@
-"""Delays of reports: after an outage on the way, they arrive late, and not those of all at once."""
+"""Delays of reports: after an outage on the way, reports of some workers arrive late."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -8,8 +8,6 @@ from typing import Final
 
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 
-__all__ = ["as_sent", "is_late"]
-
 _LATE_S: Final = 2.0
 _SET_BACK_S: Final = 0.5  # an exporter sends in order
 
@@ -17,8 +15,9 @@ _SET_BACK_S: Final = 0.5  # an exporter sends in order
 def as_sent(history: RunHistory, worker: str, reports: Track) -> Track:
     """Return reports of a worker at the times when it sent them, in order, in s.
 
-    By the delay of its exports beyond the least one, which has the difference of the clocks in it.
-    If its clock was set back, that is another one since then.
+    The times follow from the delay of its exports beyond the least delay, which contains the
+    difference of the clocks. If the worker's clock was set back, that difference is another one
+    since then.
     """
     exports = history.lags.get(worker)
     if exports is None or not exports.values:
@@ -32,7 +31,7 @@ def as_sent(history: RunHistory, worker: str, reports: Track) -> Track:
 
 
 def _beyond_the_least(exports: Track) -> Iterator[float]:
-    """Yield by how much each export came later than the least late one by the same clock."""
+    """Yield how much later each export came than the least late one by the same clock."""
     parts: list[list[float]] = [[]]
     before_s = -inf
     for at_s, delay_s in zip(exports.times_s, exports.values, strict=True):
@@ -46,7 +45,7 @@ def _beyond_the_least(exports: Track) -> Iterator[float]:
 
 
 def is_late(history: RunHistory, since_s: float, until_s: float, by_s: float) -> bool:
-    """Return whether exports of this time, since the first record, had been sent so much before."""
+    """Return whether exports of this time, since the first record, were sent ``by_s`` earlier."""
     for exports in history.lags.values():
         first, end = bisect_left(exports.times_s, since_s), bisect_right(exports.times_s, until_s)
         if first < end and max(exports.values[first:end]) - min(exports.values) >= by_s:

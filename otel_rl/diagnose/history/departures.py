@@ -1,38 +1,43 @@
-"""Workers that have left a run in order: their roles expect fewer than have reported."""
+"""Workers that have left a run in order, so that their roles expect fewer than reported."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from math import inf
 
 from otel_rl.diagnose.history.run_history import RunHistory, Track
-
-__all__ = ["departed", "has_shrunk"]
+from otel_rl.diagnose.thresholds import A_FEW
 
 
 def departed(history: RunHistory) -> AbstractSet[str]:
-    """Return the workers that a role expects no more, and that nothing is missed of.
+    """Return the workers that a role does not expect any more, and that nobody misses.
 
-    Those of a role that have been silent for longest, as many as are expected no more: what they
-    have not done is no work that anyone waits for.
+    They are the workers of a role that have been silent for longest, as many as are not expected
+    any more: nobody waits for the work that they have not done.
     """
     expected = ((role, track.values[-1]) for role, track in _expected(history))
     return {worker for role, number in expected for worker in _of(history, role, number)}
 
 
 def has_shrunk(history: RunHistory, role: str, begin_s: float, end_s: float) -> bool:
-    """Return whether a role expected fewer workers for a while: one has left it, and come back.
+    """Return whether a role expected fewer workers for a while, as one left it and came back.
 
     Args:
-        history: Of the run.
-        role: Of the workers.
-        begin_s: Begin of the time, since the first record.
-        end_s: End of the time, since the first record.
+        begin_s: Begin of the time, in s since the first record.
+        end_s: End of the time, in s since the first record.
     """
     for of, track in _expected(history):
         first, end = (bisect_right(track.times_s, at_s) for at_s in (begin_s, end_s))
-        # The row after it may be of a step of that time.
-        meanwhile = track.values[first : end + 1]
-        if of == role and first and meanwhile and min(meanwhile) < track.values[first - 1]:
+        # The row after it may be of a step of that time; those before it may have the end already.
+        before, meanwhile, after = (
+            track.values[max(0, first - A_FEW) : first],
+            track.values[first : end + 1],
+            track.values[end : end + A_FEW],
+        )
+        if of != role or not (before and meanwhile):
+            continue
+        # Without a row after it, who reports again may be expected again as well.
+        if min(meanwhile) < min(max(before), max(after, default=inf)):
             return True
     return False
 

@@ -1,4 +1,4 @@
-"""Goodput of a run, as its rows had it last."""
+"""Goodput of a run, as its last rows had it."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,8 +6,6 @@ from typing import Final
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.goodput import Spent
 from otel_rl.semconv.names import RlGoodputPartValues
-
-__all__ = ["goodput_of"]
 
 _SECTION: Final = "goodput/"
 

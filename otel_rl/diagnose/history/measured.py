@@ -1,4 +1,4 @@
-"""Measurements of one key by several workers: columns that become series when they are asked for.
+"""Measurements of one key by several workers, in columns that become series on demand.
 
 Most keys are read by no rule, so a look at a run that goes on only appends to their columns.
 """
@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 from otel_rl.diagnose.history.track import Track, in_order
 
-__all__ = ["LARGEST", "Measured", "SeriesOfWorkers", "cut"]
-
 LARGEST: Final = 1e60
 """Beyond what any device computes in single precision, and below what rules may square and sum."""
 
@@ -20,16 +18,16 @@ _BYTES_OF_NAME: Final = 128  # with its places in dictionaries
 
 
 def cut(value: float) -> float:
-    """Return a value, cut to what rules can calculate with. NaN stays."""
+    """Return a value, cut to the range in which rules can calculate. NaN stays."""
     return max(min(value, LARGEST), -LARGEST)
 
 
 class _Pair(NamedTuple):
-    """Series of one worker, with the same steps and times.
+    """Two series of one worker that share their steps and times.
 
     Attributes:
-        means: Mean of its measurements in each snapshot.
-        numbers: Their number.
+        means: Mean of the measurements in each snapshot.
+        numbers: Number of the measurements in each snapshot.
     """
 
     means: Track
@@ -37,7 +35,7 @@ class _Pair(NamedTuple):
 
 
 class Measured:
-    """Measurements of one key. They grow."""
+    """Growing measurements of one key."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
@@ -57,14 +55,12 @@ class Measured:
         numbers: Sequence[int],
         totals: Sequence[float],
     ) -> None:
-        """Add those of a snapshot, by worker.
+        """Add the measurements of a snapshot, by worker.
 
         Args:
-            workers: Who measured.
-            steps: Their steps.
-            time_s: Of the snapshot.
-            numbers: Of measurements, at least 1.
-            totals: Their sums.
+            steps: Step of each worker.
+            numbers: Number of measurements of each worker, at least 1.
+            totals: Sum of the measurements of each worker.
         """
         places = self._places
         try:
@@ -82,21 +78,19 @@ class Measured:
 
     @property
     def workers(self) -> Mapping[str, int]:
-        """Return who has measured, with the place of each."""
         return self._places
 
     def of(self, place: int) -> _Pair:
-        """Return the series of a worker, as they came."""
+        """Return the series of a worker, in order of arrival."""
         self._split()
         return self._pairs[place]
 
     def means(self, worker: str) -> Track:
-        """Return the means of a worker as they came; none if it has not measured."""
+        """Return a worker's means in order of arrival; none if it has not measured."""
         place = self._places.get(worker)
         return Track() if place is None else self.of(place).means
 
     def memory_bytes(self) -> int:
-        """Return the memory of columns and series."""
         columns = (self._who, self._steps, self._times_s, self._totals, self._numbers)
         series = sum(
             one.means.memory_bytes() + getsizeof(one.numbers.values) for one in self._pairs
@@ -122,11 +116,10 @@ class Measured:
 
 
 class SeriesOfWorkers(Mapping[str, Track]):
-    """Series of the workers of a key, each in order of its steps. Valid until more is added.
+    """Series of a key's workers, each in order of its steps. Valid until more is added.
 
     Args:
-        measured: The measurements.
-        column: The series: ``means`` or ``numbers``.
+        column: Name of the series: ``means`` or ``numbers``.
     """
 
     def __init__(self, measured: Measured, column: str) -> None:
@@ -138,7 +131,7 @@ class SeriesOfWorkers(Mapping[str, Track]):
         """Return the series of a worker.
 
         Raises:
-            KeyError: It has none.
+            KeyError: The worker has no series.
         """
         found = self._known.get(worker)
         if found is None:
@@ -151,7 +144,6 @@ class SeriesOfWorkers(Mapping[str, Track]):
         return iter(self._measured.workers)
 
     def __len__(self) -> int:
-        """Return the number of workers."""
         return len(self._measured.workers)
 
     def __contains__(self, worker: object) -> bool:

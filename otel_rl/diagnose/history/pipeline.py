@@ -1,6 +1,7 @@
 """Stages of a pipeline: workers that hold successive parts of a model.
 
-Programs tell them by names of roles, as in ``trainer_stage2``, or each worker by a metric.
+Programs name stages by roles, as in ``trainer_stage2``, or each worker reports its stage by a
+metric.
 """
 
 import re
@@ -11,8 +12,6 @@ from statistics import median
 from typing import Final
 
 from otel_rl.diagnose.history.run_history import RunHistory
-
-__all__ = ["Stages", "stages_of"]
 
 _WORDS: Final = r"(pp|stage|(pp|pipeline)(_?model)?(_?parallel)?[_./-]?(rank|stage))"
 _ROLE: Final = re.compile(rf"((?P<of>.+?)[_.-])?{_WORDS}[_-]?(?P<number>\d+)")
@@ -25,7 +24,7 @@ Stages = Mapping[int, AbstractSet[str]]
 def stages_of(history: RunHistory) -> Mapping[str, Stages]:
     """Return the stages of each pipeline, by its name; a pipeline has at least two.
 
-    The name is a role, or what the roles of its stages have in common.
+    The pipeline's name is a role, or what the roles of its stages have in common.
     """
     found: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for place, tracks in history.spans.items():

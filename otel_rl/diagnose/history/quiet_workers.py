@@ -1,4 +1,4 @@
-"""Workers of which nothing was heard for a time, while most others went on to report."""
+"""Workers that were not heard for a time, while most others went on to report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -9,9 +9,8 @@ from typing import Final
 
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.history.track import gaps_s
 from otel_rl.diagnose.thresholds import FRESH_S
-
-__all__ = ["QUIET_S", "Silent", "quiet_workers"]
 
 QUIET_S: Final = 5.0
 """Shortest silence that tells anything."""
@@ -21,16 +20,16 @@ _MOST_OF_IT: Final = 0.6  # of the time in question
 
 
 def quiet_workers(history: RunHistory, begin_s: float, end_s: float) -> Mapping[str, float]:
-    """Return the seconds of silence of each, see ``Silent.between``."""
+    """Return the seconds of silence of each worker, see ``Silent.between``."""
     return Silent(history).between(begin_s, end_s)
 
 
 class Silent:
-    """Silences of all workers of a history, found once: there may be a thousand at the same time.
+    """Silences of all workers of a history, found once, as a thousand may coincide.
 
     Attributes:
-        by_worker: Begin and end of each, since the first record: times between two exports that
-            are far longer than usual.
+        by_worker: Begin and end of each silence, since the first record: times between two exports
+            that are far longer than usual.
     """
 
     def __init__(self, history: RunHistory) -> None:
@@ -40,14 +39,15 @@ class Silent:
         self._present = {name: of for name, of in exports.items() if name not in gone}
 
     def between(self, begin_s: float, end_s: float) -> Mapping[str, float]:
-        """Return the seconds of silence of each, without those that have left in order.
+        """Return the seconds of silence of each worker, without workers that have left in order.
 
-        None if they are half of all or more: then it may be normal to report nothing at that time,
-        as for SDKs that send only changes, or the way here was broken.
+        Return nothing if half of all workers or more were silent: then it may be normal to report
+        nothing at that time, as for SDKs that send only changes, or the way to the bridge was
+        broken.
 
         Args:
-            begin_s: Begin of the time, since the first record.
-            end_s: End of the time, since the first record.
+            begin_s: Begin of the time, in s since the first record.
+            end_s: End of the time, in s since the first record.
         """
         present = {name: of for name, of in self._present.items() if of.times_s[0] < begin_s}
         found: dict[str, float] = {}
@@ -79,8 +79,14 @@ class _Exports:
         return max(QUIET_S, _EXPORTS * median([*self._gaps_s()] or [0.0]))
 
     def until(self, end_s: float) -> Iterator[tuple[float, float]]:
-        """Yield the silences, and the time from the last export to then if it is one."""
+        """Yield the silences, and the time from the last export to ``end_s`` if that is one."""
         yield from self.silences
         silent_s = end_s - self.times_s[-1]
         if silent_s >= QUIET_S and silent_s >= self._least_s:
             yield self.times_s[-1], end_s
+
+
+def report_interval_s(history: RunHistory, worker: str) -> float:
+    """Return the usual seconds between two reports of a worker; 0 if it is unknown."""
+    lags = history.lags.get(worker)
+    return 0.0 if lags is None else median(gaps_s(lags.times_s) or [0.0])

@@ -1,4 +1,4 @@
-"""Workers that the records of a step may lack, where there are many."""
+"""Workers that a step's records may lack, where there are many workers."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,17 +7,15 @@ from math import inf
 from otel_rl.diagnose.history.records import ALL_RECORDED, MOST_EXTREME
 from otel_rl.diagnose.history.track import Track
 
-__all__ = ["may_lack_until"]
-
 
 def may_lack_until(tracks: Mapping[str, Track]) -> int:
     """Return the last step of which any worker may have a value that was not recorded.
 
     Args:
-        tracks: Of one phase, or of one key, by worker.
+        tracks: Series of one phase, or of one key, by worker.
 
     Returns:
-        -1 if all of each step was recorded.
+        The step; -1 if everything of each step was recorded.
     """
     if len(tracks) <= MOST_EXTREME:
         return -1

@@ -1,7 +1,7 @@
 """Records for a diagnosis, as the bridge stores them beside the rows of a run.
 
 Rows are reduced over workers, and leave the journal once a tracker has them. Finding a faulty
-worker, and the first faulty step, needs the parts: so a bounded history of them stays in the
+worker, and the first faulty step, needs the parts: so a bounded history of parts stays in the
 journal, during the run and after it.
 """
 
@@ -16,20 +16,6 @@ from typing import Any, Final, NamedTuple, Self
 import orjson
 
 from otel_rl.records import WorkerFailure
-
-__all__ = [
-    "ALL_RECORDED",
-    "MOST_EXTREME",
-    "OWN_STEP",
-    "PARTIAL_PATH",
-    "Facts",
-    "RowFacts",
-    "SpanFacts",
-    "StepFacts",
-    "WorkerFacts",
-    "WorkerFields",
-    "columns_of",
-]
 
 ALL_RECORDED: Final = 64
 """Workers of one key, or of one phase of a role, of which a step of a snapshot has all.
@@ -48,14 +34,11 @@ PARTIAL_PATH: Final = "critical_path/partial"
 
 
 class RowFacts(NamedTuple):
-    """Row of the run.
+    """A row of the run.
 
     Attributes:
-        step: Step of the row.
-        time_ns: Time of the row.
-        values: Tracker key to value; none of the keys of single workers.
-        attempt: Of the row.
-        replaces: Whether its values replace those of earlier rows of its step and attempt.
+        values: Tracker key to value, without the keys of single workers.
+        replaces: Whether the values replace those of earlier rows of the same step and attempt.
     """
 
     step: int
@@ -69,14 +52,12 @@ class StepFacts(NamedTuple):
     """Critical path and other facts of a step.
 
     Attributes:
-        step: The step.
-        end_ns: Its end on the last rank.
+        end_ns: End of the step on the last rank.
         path: (role, phase, worker, seconds on the critical path).
-        busy: (role, phase, worker, seconds of the step's time), also off the path.
-        clocks: (worker, seconds by which the clock of its host was ahead).
-        trace_id: Of the step, in hexadecimal digits.
-        attempt: Of the step.
-        values: Tracker key to value of the row with its analysis.
+        busy: (role, phase, worker, seconds of the step's time), also off the critical path.
+        clocks: (worker, seconds by which its host's clock was ahead).
+        trace_id: Trace id of the step, in hexadecimal digits.
+        values: Tracker key to value of the row with the step's analysis.
     """
 
     step: int
@@ -94,10 +75,10 @@ class WorkerFacts(NamedTuple):
 
     Attributes:
         worker: ``<role>/<index>``.
-        step: Their step; None without one.
-        measurements: Number of finite ones.
-        total: Their sum; of a counter, its increase.
-        oddities: Number of NaN or infinite ones.
+        step: Step of the measurements; None without one.
+        measurements: Number of finite measurements.
+        total: Sum of the measurements; of a counter, its increase.
+        oddities: Number of measurements that are NaN or infinite.
     """
 
     worker: str
@@ -111,15 +92,12 @@ class SpanFacts(NamedTuple):
     """New spans of one phase of one worker.
 
     Attributes:
-        step: In progress when they ended.
-        role: Of the worker.
+        step: Step in progress when the spans ended.
         phase: ``rl.phase``, or the span's name.
         worker: ``<role>/<index>``.
         is_wait: Whether the phase only waits.
-        spans: Number of spans.
-        total_s: Their time, without that of nested spans.
-        longest_s: The longest of them.
-        failed: Number of failed ones.
+        total_s: Time of the spans, without that of nested spans.
+        longest_s: Time of the longest span.
     """
 
     step: int
@@ -134,22 +112,23 @@ class SpanFacts(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Snapshot: new facts of a run in about a second.
+    """Snapshot: the new facts of a run in about a second.
 
     Attributes:
-        time_ns: Time by the bridge's clock. It grows.
+        time_ns: Time by the bridge's clock, which grows from snapshot to snapshot.
         step: Step in progress.
         rows: Closed rows.
         steps: Explained steps.
-        workers: By tracker key: measurements of each of several workers.
-        spans: By step, phase and worker.
-        lags: (worker, least time from an export by its clock to its arrival, in s).
+        workers: By tracker key, measurements of each of several workers.
+        spans: Spans by step, phase and worker.
+        lags: (worker, least time from an export by the worker's clock to its arrival, in s).
         lost: Workers whose lease has expired without a reported end, or that reported a failure.
-        failures: The same with their causes, new or changed.
-        status: Of the run by its workers, as ``ExperimentStatus``; empty before the first export.
-        attempt: In progress.
+        failures: Failures of workers with their causes, new or changed.
+        status: Status of the run by its workers, as ``ExperimentStatus``; empty before the first
+            export.
+        attempt: Attempt in progress.
         returned: Workers whose loss is withdrawn: they were silent, and report again.
-        places: (worker, host, process id there) of new ones; an empty host is unknown.
+        places: (worker, host, process id there) of new places; an empty host is unknown.
     """
 
     time_ns: int
@@ -179,7 +158,6 @@ class Facts(NamedTuple):
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        """Decode the result of ``encode``."""
         time_ns, step, rows, steps, workers, spans, lags, lost, failures, status, attempt, *rest = (
             _read_json(zlib.decompress(body))
         )
@@ -202,10 +180,10 @@ class Facts(NamedTuple):
 
 
 class WorkerFields(Mapping[str, Sequence[WorkerFacts]]):
-    """Facts of workers without names for their fields, which they have when they are asked for.
+    """Facts of workers as plain fields, which become ``WorkerFacts`` on demand.
 
     Args:
-        told: By tracker key, the fields of each of ``WorkerFacts``.
+        told: By tracker key, the fields of each ``WorkerFacts``.
     """
 
     def __init__(self, told: Mapping[str, Sequence[Sequence[Any]]]) -> None:
@@ -225,9 +203,9 @@ class WorkerFields(Mapping[str, Sequence[WorkerFacts]]):
 
 
 def columns_of(facts: Facts) -> Iterator[tuple[str, Sequence[Sequence[Any]]]]:
-    """Yield (tracker key, columns of ``WorkerFacts``) of what workers measured.
+    """Yield (tracker key, columns of ``WorkerFacts``) of workers' measurements.
 
-    Measurements without a step are of the step in progress.
+    Measurements without a step belong to the step in progress.
     """
     of = facts.workers
     for key, some in (of.told if isinstance(of, WorkerFields) else of).items():
@@ -243,7 +221,7 @@ def _json(fields: object) -> bytes:
 
 
 def _read_json(text: bytes) -> Any:
-    """Decode by the faster library, which knows no NaN and no infinities."""
+    """Decode with the faster library, which knows no NaN and no infinities."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -251,7 +229,7 @@ def _read_json(text: bytes) -> Any:
 
 
 def _encode_workers(workers: Mapping[str, Sequence[WorkerFacts]]) -> bytes:
-    """Encode most of a record, by the faster library where it writes the same values."""
+    """Encode most of a record, with the faster library where it writes the same values."""
     if isinstance(workers, WorkerFields):
         plain = workers.told
     else:

@@ -1,7 +1,7 @@
-"""Rhythm of a run: the time that its steps take, as far as its snapshots tell.
+"""Rhythm of a run: the time that its steps take, as far as its snapshots show.
 
-Snapshots are about a second apart, and exports may be a minute apart: of short steps, many come in
-one. So a step takes the part of the time between two snapshots that is left to each of theirs.
+Snapshots are about a second apart, and exports may be a minute apart: one export may contain many
+short steps. So the time between two snapshots is divided equally among the steps that came in it.
 """
 
 from bisect import bisect_right
@@ -12,22 +12,19 @@ from typing import NamedTuple, Self
 
 from otel_rl.diagnose.history.run_history import RunHistory
 
-__all__ = ["BEGINNING", "Rhythm"]
-
 BEGINNING = 5
 """Steps that may be odd because the run begins."""
 
 
 class Rhythm(NamedTuple):
-    """Rhythm of a run.
+    """Rhythm of a run, without the time in which no worker was heard.
 
     Attributes:
         steps: Number of known steps.
         usual_s: Median duration of a step.
-        longest_s: Bound of the longest one after the start, such as one with a checkpoint.
+        longest_s: Bound of the longest duration after the start, such as of a step with a
+            checkpoint.
         stands_s: Time from the first news of the last step to the last record.
-
-    Without the time in which no worker was heard.
     """
 
     steps: int
@@ -37,7 +34,7 @@ class Rhythm(NamedTuple):
 
     @classmethod
     def of(cls, history: RunHistory) -> "Rhythm | None":
-        """Return the rhythm; None if the steps came at once, which tells of no time."""
+        """Return the rhythm; None if the steps came at once, which shows no time."""
 
         def found() -> Rhythm | None:
             begun = sorted(history.begun_s.items())
@@ -50,11 +47,10 @@ class Rhythm(NamedTuple):
     def between(
         cls, known: Sequence[int], told: Sequence[tuple[int, float]], ends_s: float
     ) -> Self | None:
-        """Return the same of steps, in order.
+        """Return the rhythm of steps that are given in order.
 
         Args:
-            known: The steps.
-            told: Those that were the newest one of a snapshot, and its time.
+            told: Steps that were the newest of a snapshot, with its time.
             ends_s: Time of the last snapshot.
         """
         if len(told) < 2:

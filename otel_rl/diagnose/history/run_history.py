@@ -33,7 +33,6 @@ class PhaseKey(NamedTuple):
     """Role and phase of a span.
 
     Attributes:
-        role: Of the worker.
         phase: ``rl.phase``, or the span's name.
     """
 
@@ -48,8 +47,8 @@ class Loss(NamedTuple):
     """Loss of a worker.
 
     Attributes:
-        step: In progress when it was detected.
-        time_s: Since the first record.
+        step: Step in progress when the loss was detected.
+        time_s: Time in s since the first record.
         worker: ``<role>/<index>``.
     """
 
@@ -62,35 +61,33 @@ _D = TypeVar("_D")
 
 
 class RunHistory:
-    """History of some steps of a run: of its newest attempt, with the losses of all.
+    """History of some steps of a run: of its newest attempt, with the losses of all attempts.
 
     Attributes:
-        first: The first of the steps.
-        last: The last of the steps.
-        ends_s: Time of the last record, since the first one.
+        ends_s: Time of the last record, in s since the first one.
         newest_ns: Time of the last record, by the bridge's clock; 0 without one.
-        begun_s: First time since the first record at which a snapshot told each step; short steps
-            that came together are told by their last.
-        known_steps: Those, and all that have rows or a critical path.
-        rows: By tracker key, the values of the rows.
-        workers: By tracker key and worker, the mean of its measurements in each snapshot.
-        measurements: By tracker key and worker, their number in each snapshot.
-        oddities: By tracker key and worker, how many measurements were NaN or infinite.
-        spans: By phase and worker, the mean duration of its spans in each snapshot, in s.
-        counts: By phase and worker, how many spans ended in each snapshot.
-        failed: By phase and worker, how many of them failed, of snapshots with such ones.
-        unspanned: Phases without spans: they were measured, as often as reported.
+        begun_s: Time since the first record at which a snapshot first reported each step; of short
+            steps that came together, only the last was reported.
+        known_steps: Reported steps, and all steps that have rows or a critical path.
+        rows: Values of the rows, by tracker key.
+        workers: Mean of the measurements in each snapshot, by tracker key and worker.
+        measurements: Number of the measurements in each snapshot, by tracker key and worker.
+        oddities: Number of measurements that were NaN or infinite, by tracker key and worker.
+        spans: Mean duration of the spans in each snapshot, in s, by phase and worker.
+        counts: Number of spans that ended in each snapshot, by phase and worker.
+        failed: Number of failed spans, in snapshots that have some, by phase and worker.
+        unspanned: Phases that were measured without spans, with as many values as were reported.
         waits: Phases that only wait.
-        steps: Critical path of each step, in order, without what else is known of it.
-        lags: By worker, the delay from its own clock to the arrival, in s.
-        silences: In which no worker was heard.
-        losses: In order of time.
-        returned_roles: Of workers that were missed, and reported again.
-        failures: Of workers, with their causes, in order of time.
-        places: By worker, its host, empty if unknown, and process id there.
-        status: Of the run by its workers at its last record.
-        is_told_by_spans: Whether nothing but spans has told a step.
-        attempt: Of the steps.
+        steps: Critical path of each step, in order, without other facts of the step.
+        lags: Delay from the worker's own clock to the arrival, in s, by worker.
+        silences: Times in which no worker was heard.
+        losses: Losses of workers, in order of time.
+        returned_roles: Roles of workers that were missed, and reported again.
+        failures: Failures of workers, with their causes, in order of time.
+        places: Host of each worker, empty if unknown, and process id there.
+        status: Status of the run by its workers at its last record.
+        is_told_by_spans: Whether nothing but spans has reported steps.
+        attempt: Attempt that the steps belong to.
     """
 
     def __init__(self, facts: Iterable[Facts]) -> None:
@@ -120,12 +117,12 @@ class RunHistory:
         self._add(facts, time_s, self._begun_ns)
 
     def _heard_before_s(self, facts: Facts) -> float | None:
-        """Return when any worker of this snapshot was heard of last, before it."""
+        """Return when any worker of this snapshot was last heard of before it."""
         of = (self.lags.get(worker) for worker, _ in facts.lags)
         return max((own.times_s[-1] for own in of if own), default=None)
 
     def _complete(self) -> None:
-        """Put series in order, and add what is known only of the whole."""
+        """Put series in order, and add facts that are known only at the end."""
         self.steps.sort(key=lambda step: step.step)
         for key, track in self.rows.items():
             self.rows[key] = in_order(track, by_step=False)
@@ -137,13 +134,13 @@ class RunHistory:
                 several[worker] = in_order(track, by_step=True)
 
     def _set_measured(self) -> None:
-        """Give what was measured its series, which are made when they are asked for."""
+        """Set the series of measurements, which are made on demand."""
         for key, measured in self._measured.items():
             self.workers[key] = SeriesOfWorkers(measured, "means")
             self.measurements[key] = SeriesOfWorkers(measured, "numbers")
 
     def _begin(self, attempt: int, first: int = 0) -> None:
-        """Begin an attempt: its steps are not compared with those of the former one."""
+        """Begin an attempt, whose steps are not compared with those of the former one."""
         self.attempt = attempt
         self.first = self.last = first
         self.begun_s: dict[int, float] = {}
@@ -165,16 +162,15 @@ class RunHistory:
 
     @property
     def has_gaps(self) -> bool:
-        """Return whether most numbers between steps are none: some programs count samples."""
+        """Return whether most numbers between steps are missing: some programs count samples."""
         return self.last - self.first >= _APART * max(FEWEST_STEPS, len(self.known_steps))
 
     def once(self, what: str, of: Hashable, make: Callable[[], _D]) -> _D:
-        """Return what is derived from this history: made when it is asked for first.
+        """Return what is derived from this history, which is made at the first request.
 
         Args:
-            what: Is derived.
-            of: Place that it is derived of, or what else tells it from others.
-            make: Makes it.
+            what: Name of the derived result.
+            of: Place from which it is derived, or another value that distinguishes it.
         """
         if (what, of) not in self._derived:
             self._derived[what, of] = make()
@@ -182,7 +178,7 @@ class RunHistory:
         return found
 
     def forget_derived(self, of: Collection[Hashable]) -> None:
-        """Let go of what was derived of these, in this copy: it has other series of them."""
+        """Forget results that were derived from these places, whose series differ in this copy."""
         self._derived = {key: one for key, one in self._derived.items() if key[1] not in of}
 
     def _add(self, facts: Facts, time_s: float, begun_ns: int) -> None:
@@ -232,7 +228,7 @@ class RunHistory:
         self._add_failures(self._with_step(one) for one in facts.failures)
 
     def _add_measurements(self, facts: Facts, time_s: float) -> None:
-        """Add measurements of workers. It takes most of the time of reading a run."""
+        """Add measurements of workers. This takes most of the time of reading a run."""
         for key, (workers, steps, numbers, totals, oddities) in columns_of(facts):
             if any(oddities):
                 for worker, step, number in zip(workers, steps, oddities, strict=True):
@@ -252,8 +248,9 @@ class RunHistory:
     def _go_on(self, facts: Facts, time_s: float) -> None:
         """Go on to later steps of rows and spans.
 
-        Of a run of spans no metric tells a step, and none does after the end of the worker that
-        has told them. Critical paths come later than their spans, and those of many steps at once.
+        In a run of spans no metric reports a step, and neither does one after the end of the worker
+        that reported it. Critical paths come later than their spans, and those of many steps at
+        once.
         """
         of_rows = [row.step for row in facts.rows if row.attempt == self.attempt]
         steps = of_rows + [one.step for one in facts.steps if one.attempt == self.attempt]
@@ -269,7 +266,7 @@ class RunHistory:
                 self.begun_s.setdefault(step, time_s)
 
     def _withdraw_losses(self, workers: Iterable[str]) -> None:
-        """Remove the last loss of each worker, and the failure that it was taken for."""
+        """Remove the last loss of each worker, and the failure that the loss was taken for."""
         for worker in workers:
             self.returned_roles.add(worker.rpartition("/")[0])
             _remove_last(self.losses, [one.worker == worker for one in self.losses])
@@ -278,8 +275,8 @@ class RunHistory:
     def _with_step(self, failure: WorkerFailure) -> WorkerFailure:
         """Return a failure with the step in which its worker was.
 
-        Metrics tell a step at its end, so the one after the last known is in progress; of a run of
-        spans the worker's own ones tell it.
+        Metrics report a step at its end, so the step after the last known one is in progress; in a
+        run of spans the worker's own spans name it.
         """
         if failure.step is not None:
             role = failure.worker.rpartition("/")[0]
@@ -304,7 +301,6 @@ class RunHistory:
                 self.failures[place] = failure
 
     def _add_phases_without_spans(self) -> None:
-        """Add phases that were measured without spans."""
         for key in self._measured:
             kind, _, place = key.partition("/")
             role, _, name = place.partition("/")
@@ -319,7 +315,7 @@ class RunHistory:
             self.counts[phase].update(_copied(self.measurements[key]))
 
     def _add_timed_parts(self) -> None:
-        """Add measured times as phases, where neither spans nor phases tell of them."""
+        """Add measured times as phases, where neither spans nor phases report them."""
         known = {phase.role for phase in self.spans}
         for key in self._measured:
             if (part := timed_part(key)) is None or part[0] in known:
@@ -332,7 +328,6 @@ class RunHistory:
             self.counts[phase].update(_copied(self.measurements[key]))
 
     def _memory_bytes(self) -> int:
-        """Return the memory of series and steps."""
         by_worker = (self.oddities, self.spans, self.counts, self.failed)
         tracks = [of for kind in by_worker for some in kind.values() for of in some.values()]
         tracks += [*self.rows.values(), *self.lags.values()]
@@ -344,7 +339,7 @@ class RunHistory:
         return series + known
 
     def _completed(self) -> Self:
-        """Return a complete copy of what was read. It shares its series, until more is read."""
+        """Return a complete copy of what was read, which shares series until more is read."""
         whole = copy(self)
         whole._derived = {}  # noqa: SLF001  # a copy of this one
         whole.unspanned, whole.waits = {*self.unspanned}, {*self.waits}
@@ -368,17 +363,16 @@ class RunHistory:
         return seconds
 
     def age_s(self, since_s: float, until_s: float | None = None) -> float:
-        """Return the time since then, to the last record unless told, in which a worker was heard.
+        """Return the seconds between two times in which any worker was heard.
 
         Args:
-            since_s: Since the first record.
-            until_s: Since the first record.
+            since_s: Time in s since the first record.
+            until_s: Time in s since the first record; None for the last record.
         """
         until_s = self.ends_s if until_s is None else until_s
         return until_s - since_s - self.silences.between(since_s, until_s)
 
     def between(self, first: int, last: int) -> "RunHistory":
-        """Return the history of these steps, inclusive."""
         part = self.steps_between(first, last)
         for mine, theirs in (
             (part.workers, self.workers),
@@ -410,7 +404,7 @@ class RunHistory:
         return part
 
     def steps_between(self, first: int, last: int) -> "RunHistory":
-        """Return the same without what single workers did: steps and rows."""
+        """Return the history of these steps without the data of single workers."""
         part = RunHistory(())
         part.attempt, part.newest_ns = self.attempt, self.newest_ns
         part.first, part.last = max(first, self.first), min(last, self.last)
@@ -426,22 +420,20 @@ class RunHistory:
 class GrowingHistory:
     """History of a run that goes on: each snapshot is read once, and none is kept.
 
-    At any time it is that which ``RunHistory`` makes of all snapshots.
+    At any time it equals what ``RunHistory`` makes of all snapshots.
     """
 
     def __init__(self) -> None:
         self._taken = RunHistory(())
 
     def add(self, facts: Facts) -> None:
-        """Add the next snapshot."""
         self._taken._take(facts)  # noqa: SLF001  # its other half
 
     def memory_bytes(self) -> int:
-        """Return the memory of the history."""
         return self._taken._memory_bytes()  # noqa: SLF001  # its other half
 
     def history(self) -> RunHistory:
-        """Return the history so far. It is valid until the next snapshot."""
+        """Return the history so far, which is valid until the next snapshot."""
         return self._taken._completed()  # noqa: SLF001  # its other half
 
 
@@ -470,7 +462,6 @@ def _beside(
 def _of_workers(
     of: Mapping[_Key, Mapping[str, Track]],
 ) -> dict[_Key, dict[str, Track]]:
-    """Return a copy with the same series."""
     return defaultdict(
         lambda: defaultdict(Track),
         {key: defaultdict(Track, tracks) for key, tracks in of.items()},
@@ -478,7 +469,7 @@ def _of_workers(
 
 
 def _of_steps_through(step: int, facts: Facts) -> Facts:
-    """Return the first record of an attempt without later steps: those are of the one before."""
+    """Return an attempt's first record without later steps, which belong to the former attempt."""
     workers = {
         key: [one for one in some if one.step is None or one.step <= step]
         for key, some in facts.workers.items()
@@ -487,7 +478,7 @@ def _of_steps_through(step: int, facts: Facts) -> Facts:
 
 
 def _path_of(step: StepFacts) -> StepFacts:
-    """Return a step with its critical path; names are one object for all steps."""
+    """Return a step with its critical path; all steps share one object for each name."""
     partial = {key: step.values[key] for key in (PARTIAL_PATH,) if key in step.values}
     path = [
         (sys.intern(role), sys.intern(phase), sys.intern(worker), seconds)
@@ -497,7 +488,7 @@ def _path_of(step: StepFacts) -> StepFacts:
 
 
 def _bytes_of(step: StepFacts) -> int:
-    """Return the memory of a step whose names are those of other steps, too."""
+    """Return the memory of a step, without that of names, which other steps share."""
     of_path = sum(getsizeof(part) + getsizeof(part[-1]) for part in step.path)
     return getsizeof(step) + sum(map(getsizeof, step)) + of_path
 
@@ -514,6 +505,5 @@ def _of_steps(tracks: Mapping[str, Track], first: int, last: int) -> dict[str, T
 
 
 def _remove_last(known: list[_T], is_it: Sequence[bool]) -> None:
-    """Remove the last element for which ``is_it`` is true, if any."""
     if any(is_it):
         del known[len(is_it) - 1 - is_it[::-1].index(True)]

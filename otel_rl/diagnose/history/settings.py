@@ -1,6 +1,6 @@
-"""Settings that a program reports: values that stay the same for many steps, and then are others.
+"""Settings that a program reports: values that stay equal for many steps, and then change.
 
-A curriculum's level or a data set's number changes on purpose, and what is measured with it.
+A curriculum's level or a data set's number changes on purpose, and measurements change with it.
 """
 
 import re
@@ -9,8 +9,6 @@ from typing import Final, NamedTuple
 
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.thresholds import FEWEST_STEPS
-
-__all__ = ["SettingChange", "settings_changed"]
 
 _SINCE: Final = 2  # equal values since then
 _NEAR: Final = 1  # steps: the row of a change may tell the old or the new value
@@ -30,10 +28,7 @@ class SettingChange(NamedTuple):
     """Change of a setting.
 
     Attributes:
-        key: Tracker key of the setting.
-        step: Its first step.
-        before: Value before.
-        after: Value since then.
+        step: First step with the new value.
     """
 
     key: str
@@ -46,7 +41,6 @@ class SettingChange(NamedTuple):
 
 
 def settings_changed(history: RunHistory, step: int) -> Iterator[SettingChange]:
-    """Yield the settings that changed at a step."""
     for key, track in history.rows.items():
         if key.startswith(_NOT_SET) or _MEASURED.search(key):
             continue

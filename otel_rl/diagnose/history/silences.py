@@ -1,7 +1,7 @@
-"""Times in which nothing was heard of any worker: all stood still together, or the way here did.
+"""Times in which no worker was heard: all stood still together, or the way to the bridge did.
 
-A person suspends a job and resumes it, or a cluster moves it: no part of the run takes longer by
-itself. So steps and work are as old as the time in which some worker was heard.
+A person may suspend a job and resume it, or a cluster may move it: no part of the run takes longer
+by itself. So the age of steps and work only counts time in which some worker was heard.
 """
 
 from bisect import bisect_right
@@ -12,18 +12,16 @@ from typing import Final
 
 from otel_rl.diagnose.thresholds import NEWS_S
 
-__all__ = ["Silences"]
-
 _FAR: Final = 2.5  # times the usual time between two exports of one worker
 _WEIGHT: Final = 1 / 8  # of the newest of these times
 
 
 @dataclass(slots=True)
 class Silences:
-    """Silences of a run, from the last export before each to the first one after it.
+    """Silences of a run, each from the last export before it to the first one after it.
 
-    Many workers may export together once a minute, and slow ones all export later than before: so
-    a silence is told by the times between exports of one worker, and by the newest of them.
+    Many workers may export together once a minute, and slow ones may all export later than before:
+    so a silence is found by the times between exports of one worker, and by the newest of them.
     """
 
     _heard_s: float | None = None
@@ -36,8 +34,7 @@ class Silences:
         """Add exports, in order.
 
         Args:
-            time_s: Time of them.
-            before_s: Newest export before of the workers that have sent them; None without one.
+            before_s: Time of the newest earlier export of the same workers; None without one.
         """
         heard_s, usual_s = self._heard_s, self._usual_s
         self._heard_s = time_s
@@ -48,11 +45,11 @@ class Silences:
             self._get_used_to(time_s - before_s)
 
     def __iter__(self) -> Iterator[tuple[float, float]]:
-        """Yield the begin and the end of each that is over."""
+        """Yield the begin and the end of each silence that is over."""
         return zip(self._begun_s, self._ended_s, strict=True)
 
     def between(self, begin_s: float, end_s: float) -> float:
-        """Return the seconds of silence between two times, with all since the last export."""
+        """Return the seconds of silence between two times, including all since the last export."""
         if self._heard_s is None:
             return 0.0
         since_s = max(0.0, end_s - max(begin_s, self._heard_s))

@@ -1,7 +1,7 @@
-"""Names of measured times: the part of a program that a tracker key is the time of.
+"""Names of measured times: the part of a program whose time a tracker key holds.
 
 Programs log ``timing_s/generate``, ``perf/update_seconds`` or ``reward_time`` of each worker: where
-there are neither spans nor phases, these are its phases.
+there are neither spans nor phases, these count as its phases.
 """
 
 import re
@@ -11,8 +11,6 @@ from typing import Final
 
 from otel_rl.diagnose.history.track import Track
 from otel_rl.semconv.spec import STEP_SPAN, TOOL_SPAN
-
-__all__ = ["as_seconds", "each_time", "is_step", "is_step_time", "is_whole_step", "timed_part"]
 
 _TIME: Final = r"(?:timings?|times?|durations?|latency|elapsed)(?:_s|_ms|_sec|_seconds|_raw|_perf)?"
 # ``mean_reward/time`` and ``rewards/time`` are rewards with the time as their axis.
@@ -52,7 +50,7 @@ _remembered: Final = lru_cache(maxsize=1 << 14)
 
 @_remembered
 def timed_part(key: str) -> tuple[str, str] | None:
-    """Return (role, part) of a key with the time of a part of a step; None if it is none."""
+    """Return (role, part) of a key with the time of a step's part; None for any other key."""
     role, _, name = key.partition("/")
     part = _part(name)
     if not part or _STEP.match(part) or _OTHER.search(name) or _NO_TIME.match(part):
@@ -62,17 +60,14 @@ def timed_part(key: str) -> tuple[str, str] | None:
 
 @_remembered
 def is_step_time(key: str) -> bool:
-    """Return whether a key has the time of whole steps."""
     return is_step(_part(key.partition("/")[2]))
 
 
 def is_step(name: str) -> bool:
-    """Return whether this is a name of whole steps."""
     return bool(_STEP.match(name))
 
 
 def is_whole_step(phase: str) -> bool:
-    """Return whether spans of this name are around whole steps."""
     return phase == STEP_SPAN or is_step(phase)
 
 
@@ -84,7 +79,7 @@ def as_seconds(key: str, track: Track) -> Track:
 
 
 def each_time(track: Track) -> Track:
-    """Return the times of a series; of one that grows at each step, what each added.
+    """Return the times of a series; for a series that grows at each step, the increments.
 
     Some programs log the total so far. No time of a step is always longer than the one before.
     """

@@ -1,9 +1,9 @@
 """Activity of each process at each moment, by its spans.
 
-A process has one activity at a time. Of its open spans without an open span of the same process
-inside, it is the working one that began last; without working ones, the waiting one that began
-last. So concurrent requests and threads are counted once, and the times of a process, with those in
-no span, add up to the interval.
+A process has one activity at a time. Among its open spans that contain no other open span of the
+process, the activity is the working span that began last; without working ones, the waiting span
+that began last. So concurrent requests and threads are counted once, and the times of a process,
+including those in no span, add up to the interval.
 
     open spans     [ train .....................]
                           [ param_sync ]
@@ -21,8 +21,6 @@ from typing import Final, NamedTuple
 from otel_rl.diagnose.spans.span_forest import Forest
 from otel_rl.records import SpanRecord
 
-__all__ = ["PART", "STANDSTILL", "Activity", "Process", "Stretch"]
-
 PART: Final = 8_192
 """Activities found out at a time: some tens of milliseconds."""
 
@@ -31,11 +29,10 @@ STANDSTILL: Final = frozenset({"wait", "sync"})
 
 
 class Process(NamedTuple):
-    """Worker process.
+    """A worker process.
 
     Attributes:
-        role: Of the worker.
-        worker: Unique to the process.
+        worker: Name of the worker, unique to the process.
     """
 
     role: str
@@ -43,13 +40,12 @@ class Process(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Interval in which a process had one activity.
+    """An interval in which a process had one activity.
 
     Attributes:
-        start_ns: Not before the end of the previous one.
-        end_ns: After ``start_ns``.
+        start_ns: Start, which is not before the end of the previous stretch.
+        end_ns: End, which is after ``start_ns``.
         phase: The phase, or the name of a span that is in none.
-        phase_class: Class of the phase.
     """
 
     start_ns: int
@@ -66,12 +62,10 @@ class Stretch(NamedTuple):
 class Activity:
     """Activities of all processes in an interval.
 
-    Those of a process are found out when they are first needed.
+    The activities of a process are computed when they are first needed.
 
     Args:
-        forest: Their spans, on one clock.
-        start_ns: Of the interval.
-        end_ns: Of the interval.
+        forest: Spans of the processes, on one clock.
     """
 
     def __init__(self, forest: Forest, start_ns: int, end_ns: int) -> None:
@@ -91,7 +85,7 @@ class Activity:
         self._starts: dict[Process, Sequence[int]] = {}
 
     def prepare(self) -> Iterator[None]:
-        """Find out the activities of all processes now, with a pause after each ``PART``."""
+        """Compute the activities of all processes now, with a pause after each ``PART``."""
         found = 0
         for process in [*self._open_of]:
             for found_of_process in self._look(process):
@@ -101,7 +95,7 @@ class Activity:
                     yield
 
     def _look(self, process: Process) -> Iterator[int]:
-        """Find out the activities of a process, and yield the number of new ones now and then."""
+        """Compute the activities of a process, and yield the number of new ones now and then."""
         spans = self._open_of.pop(process, None)
         if spans is None:
             return
@@ -116,8 +110,8 @@ class Activity:
     def within(self, start_ns: int, end_ns: int) -> Mapping[Process, Sequence[Stretch]]:
         """Return the activities of each process in a part of the interval, in order, clipped to it.
 
-        Includes inactive processes that lived in it: a process lives from its first span to its
-        last.
+        Includes inactive processes that lived in the part: a process lives from its first span to
+        its last.
         """
         return {
             process: self._cut(process, start_ns, end_ns)
@@ -182,7 +176,7 @@ def _moments(spans: Sequence[SpanRecord]) -> Iterator[tuple[int, Sequence[int], 
     """Yield the times at which spans end or begin, each with the indexes of those spans.
 
     Args:
-        spans: By the time of their start, each longer than 0.
+        spans: Spans in order of their start, each longer than 0.
     """
     by_end = sorted(range(len(spans)), key=lambda place: spans[place].end_ns)
     begun = ended = 0

@@ -5,14 +5,12 @@ from collections.abc import Iterable
 
 from otel_rl.records import SpanRecord
 
-__all__ = ["ByEnd"]
-
 
 class ByEnd:
-    """Spans by the time of their end.
+    """Spans, sorted by the time of their end.
 
     Args:
-        spans: In any order.
+        spans: Spans in any order.
     """
 
     __slots__ = ("_ends", "_spans")

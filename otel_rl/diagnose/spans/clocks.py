@@ -7,7 +7,7 @@ difference of the two clocks from one side, and the tightest bounds of both side
     sent at 20 by clock B, received at 25 by clock A    ->  B is at most 5 behind A
 
 If the bounds allow for no difference, none is assumed: messages take their time, and half of it is
-no better guess. Otherwise the estimate is the middle of the two bounds, or the only bound.
+not a better guess. Otherwise the estimate is the middle of the two bounds, or the only bound.
 """
 
 from collections import defaultdict, deque
@@ -17,15 +17,13 @@ from dataclasses import dataclass, replace
 from otel_rl.diagnose.spans.span_forest import Forest
 from otel_rl.records import SpanRecord
 
-__all__ = ["Clock", "estimate_clocks", "with_one_clock"]
-
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Offset of one host's clock against another.
+    """Offset of one host's clock against another clock.
 
     Attributes:
-        ahead_ns: Estimated lead; negative if behind.
+        ahead_ns: Estimated lead in ns; negative if the clock is behind.
         least_ns: Lower bound of the lead; None without one.
         most_ns: Upper bound of the lead; None without one.
     """
@@ -39,8 +37,8 @@ def estimate_clocks(forest: Forest, reference: str) -> Mapping[str, Clock]:
     """Estimate the clocks of all hosts with direct or indirect messages from ``reference``.
 
     Args:
-        forest: The spans, by the clocks of their hosts.
-        reference: Host of the reference clock.
+        forest: Spans, by the clocks of their hosts.
+        reference: Host that has the reference clock.
     """
     shortest = _shortest(forest)
     neighbours: dict[str, set[str]] = defaultdict(set)
@@ -77,7 +75,8 @@ def with_one_clock(
 def _shortest(forest: Forest) -> dict[tuple[str, str], int]:
     """Return the shortest apparent delay from one host to another, by their own clocks.
 
-    It is the true delay plus the lead of the other clock, so it bounds that lead from above.
+    An apparent delay is the true delay plus the lead of the other clock, so it bounds that lead
+    from above.
     """
     shortest: dict[tuple[str, str], int] = {}
     for span in forest.spans:
@@ -101,7 +100,7 @@ def _messages(forest: Forest, span: SpanRecord) -> Iterator[tuple[str, int, int]
 
 
 def _clock(neighbour: Clock, most_ns: int | None, back_ns: int | None) -> Clock:
-    """Return the clock of a host from its bounds against a known one."""
+    """Return the clock of a host from its bounds against a known clock."""
     least_ns = None if back_ns is None else -back_ns
     if most_ns is not None and least_ns is not None and least_ns > most_ns:
         least_ns, most_ns = most_ns, least_ns  # the clock was set in between

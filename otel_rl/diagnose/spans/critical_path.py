@@ -9,12 +9,12 @@ The walk goes back in time and finds at each moment the activity of the process,
 ended its waiting. It is iterative, visits a span at most twice, and its segments tile the interval
 exactly: each begins where the next one ends.
 
-* Within a span, the child that ended last comes first, also if it ends exactly where another
+* Within a span, the child that ended last comes first, even if it ends exactly where another
   begins. Time without a child is the span's own time.
-* A wait is over when the last awaited event is there: the end, during the wait, of a span of
-  another process that the waiting one, or its parents, link to; the end of later work on it
-  elsewhere, such as the scoring of a sample; or the arrival of the last rank at a barrier. Where
-  nothing links to anything, as in separate traces, it is the last sample.
+* A wait is over when the last awaited event has occurred: the end, during the wait, of a span of
+  another process that the waiting span, or its parents, link to; the end of later work on it
+  elsewhere, such as the scoring of a sample; or the arrival of the last rank at a barrier. Where no
+  span links to any, as in separate traces, the event is the last sample.
 * A piece of work was started by the last event before it: the previous span of the process, a span
   that it links to, or a parent in another process. The time between is idle time.
 """
@@ -27,23 +27,20 @@ from otel_rl.diagnose.spans.span_forest import Forest
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.names import RlPhaseValues
 
-__all__ = ["IDLE", "Segment", "critical_path"]
-
 IDLE: Final = RlPhaseValues.IDLE.value
 """Phase of a segment without any known work of the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Segment of the critical path.
+    """A segment of the critical path.
 
     Attributes:
-        start_ns: End of the previous one.
-        end_ns: After ``start_ns``.
+        start_ns: Start, which is the end of the previous segment.
+        end_ns: End, which is after ``start_ns``.
         role: Role of the worker on the path.
-        worker: The worker.
-        phase: A phase, the name of a span that is in none, or ``IDLE``.
-        span_id: Of the span; None for idle time.
+        phase: Name of a phase, of a span that is in no phase, or ``IDLE``.
+        span_id: Id of the span; None for idle time.
     """
 
     start_ns: int
@@ -55,11 +52,11 @@ class Segment:
 
 
 def critical_path(forest: Forest, root: SpanRecord) -> list[Segment]:
-    """Return the chain that decided when ``root`` ended, in order of time.
+    """Return the chain of segments that decided when ``root`` ended, in order of time.
 
     Args:
         forest: All spans that may be related, on one clock.
-        root: The interval to be explained, mostly the step of the rank that ended last.
+        root: Interval to be explained, mostly the step of the rank that ended last.
 
     Returns:
         Segments that tile the interval; none for an empty one.
@@ -70,7 +67,7 @@ def critical_path(forest: Forest, root: SpanRecord) -> list[Segment]:
 
 
 class _Walk:
-    """Walk from the end of an interval to its start."""
+    """Walk from the end of an interval back to its start."""
 
     def __init__(self, forest: Forest, root: SpanRecord) -> None:
         self._forest = forest
@@ -144,7 +141,7 @@ class _Walk:
     def _before(self, span: SpanRecord, at_ns: int) -> SpanRecord | None:
         """Return the span at which the walk continues from the beginning of a span.
 
-        It is the parent; otherwise the last ended of all spans that may have let it begin.
+        It is the parent, or else the last to end of all spans that may have let the span begin.
         """
         parent = self._forest.parent(span)
         if parent is not None and parent.start_ns < at_ns <= parent.end_ns:
@@ -167,7 +164,6 @@ class _Walk:
             )
 
     def _idle(self, span: SpanRecord, start_ns: int, end_ns: int) -> None:
-        """Add the idle time of a process before its span to the path."""
         start_ns = max(start_ns, self._floor_ns)
         if start_ns < end_ns:
             self._back.append(Segment(start_ns, end_ns, span.role, span.worker, IDLE, None))
@@ -175,8 +171,6 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """Span, and the moment from which it is explained."""
-
     span: SpanRecord
     at_ns: int
 

@@ -9,9 +9,6 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.thresholds import FEWEST_BEFORE, FEWEST_SINCE, HALF
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["new_work"]
-
-
 # Work that is begun because of trouble, and not on purpose.
 _TROUBLE: Final = re.compile(
     r"retr(y|ies)|recover|restart|reconnect|re?compil|backoff|fail|error|timeout|throttl|evict"
@@ -19,9 +16,9 @@ _TROUBLE: Final = re.compile(
 
 
 def new_work(history: RunHistory) -> Iterator[tuple[PhaseKey, int]]:
-    """Yield (phase, first step) of work that workers have not done for the first part of a run.
+    """Yield (phase, first step) of work that workers did not do in the first part of a run.
 
-    It is done in most steps since then, by workers that did other work before.
+    Such work is done in most steps since then, by workers that did other work before.
     """
     for place, tracks in history.spans.items():
         if place.phase == STEP_SPAN or _TROUBLE.search(place.phase):

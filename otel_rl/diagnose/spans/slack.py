@@ -4,10 +4,10 @@
     generator-0  [ generate ]<- slack ->|
     generator-1  [ generate ...........]|            the last sample decided: no slack
 
-The search goes back from the end of the step like the critical path, but over everything that was
-awaited. An earlier arrival has the time until the last one as slack, and its own predecessors have
-at least as much. So the slack of a span is the length of the shortest way to the end of the step,
-and the slack of a role the least of its spans. Delays between processes are assumed constant.
+The search goes back from the end of the step like the critical path, but over all awaited events.
+An event that arrived earlier has the time until the last one as slack, and its own predecessors
+have at least as much. So the slack of a span is the length of the shortest way to the end of the
+step, and the slack of a role the least of its spans. Delays between processes are assumed constant.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,8 +18,6 @@ from typing import Final
 from otel_rl.diagnose.spans.critical_path import Segment
 from otel_rl.diagnose.spans.span_forest import Forest
 from otel_rl.records import SpanRecord
-
-__all__ = ["slack_of_roles"]
 
 # Candidates of one wait. The latest come first, and have the least slack.
 _MAX_PRODUCERS: Final = 256
@@ -36,11 +34,11 @@ def slack_of_roles(forest: Forest, root: SpanRecord, path: Iterable[Segment]) ->
 
     Args:
         forest: All spans that may be related, on one clock.
-        root: The step.
-        path: Its critical path; roles on it have no slack.
+        root: The step's span.
+        path: Critical path of the step; roles on it have no slack.
 
     Returns:
-        By role, without those that the step did not need.
+        Slack by role, without roles that the step did not need.
     """
     search = _Search(forest, root)
     search.run()
@@ -151,7 +149,6 @@ class _Search:
                 yield used
 
     def _push_ended(self, slack_ns: int, span: SpanRecord, decided_ns: int) -> None:
-        """Push a span that ended before the deciding event."""
         if span.end_ns <= decided_ns:
             self._push(slack_ns + decided_ns - span.end_ns, span, span.end_ns)
 

@@ -4,7 +4,7 @@ A walk needs three queries: the last child of a span that ended before a moment;
 the process before a span; and the spans of other processes that a span depends on. Each is one
 bisection.
 
-Collectives that no name tells are spans that end together, whenever they have begun:
+Collectives that have no telling name are spans that end together, whenever they began:
 
     trainer/0   [ train ][ my_all_reduce ......]
     trainer/1   [ train ....................][ ]        ends apart by 1, begins by 20
@@ -23,8 +23,6 @@ from otel_rl.semconv import names
 from otel_rl.semconv.names import RlPhaseValues
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["UNACCOUNTED", "Forest", "UsedSamples", "collectives_in"]
-
 _TOGETHER: Final = 0.1  # times as far apart as the begins
 
 _Place = tuple[str, str]
@@ -34,7 +32,7 @@ def collectives_in(spans: Iterable[tuple[SpanRecord, int]]) -> AbstractSet[_Plac
     """Return (role, name) of the spans in which each rank waits for the last one.
 
     Args:
-        spans: With their steps.
+        spans: Spans with their steps.
     """
     by_place: dict[_Place, dict[int, list[SpanRecord]]] = defaultdict(lambda: defaultdict(list))
     for span, step in spans:
@@ -48,7 +46,7 @@ def _is_collective(steps: Iterable[list[SpanRecord]]) -> bool:
 
 
 def _end_together(spans: list[SpanRecord]) -> bool | None:
-    """Return whether the ranks end at the same time; None where their begins tell nothing."""
+    """Return whether the ranks end at the same time; None where their begins show nothing."""
     if len(spans) < 2 or len({span.worker for span in spans}) < len(spans):
         return None
     begins, ends = [span.start_ns for span in spans], [span.end_ns for span in spans]
@@ -68,7 +66,7 @@ _SAMPLE_WAIT: Final = RlPhaseValues.COLLECTOR_WAIT.value
 
 
 class _Forest(Protocol):
-    """See ``span_forest.py``."""
+    """Interface of ``Forest`` for ``UsedSamples``."""
 
     @property
     def spans(self) -> Iterable[SpanRecord]: ...
@@ -81,11 +79,7 @@ class _Forest(Protocol):
 
 
 class UsedSamples:
-    """Samples behind the waits of processes, by links, or else by time.
-
-    Args:
-        forest: Spans of all processes.
-    """
+    """Samples that processes wait for, found by links, or else by time."""
 
     def __init__(self, forest: _Forest) -> None:
         self._forest = forest
@@ -94,11 +88,11 @@ class UsedSamples:
         self._unlinked = ByEnd(() if has_links else filter(self._is_sample, forest.spans))
 
     def around(self, span: SpanRecord) -> ByEnd:
-        """Return the spans linked by the span, its ancestors in the process and their children.
+        """Return the spans linked by a span, its ancestors in the process and their children.
 
         A wait seldom links to the awaited span: the sample is known by its stamp when the step
-        takes it out of the buffer, and the link is set there. Later work of other roles on a sample
-        is included: the sample was there when the last of it was done.
+        takes it out of the buffer, and the link is set at that point. Later work of other roles on
+        a sample is included: the sample was ready when the last of that work was done.
         """
         top = self._top(span)
         found = self._used.get(top.span_id)
@@ -109,7 +103,8 @@ class UsedSamples:
     def last_before(self, wait: SpanRecord, through_ns: int) -> SpanRecord | None:
         """Return the last sample that another process ended during a wait for samples.
 
-        Only where no span links to any: in separate traces nothing else tells which sample it was.
+        Return it only where no span links to any: in separate traces nothing else tells which
+        sample it was.
         """
         if self._forest.phase(wait) != _SAMPLE_WAIT:
             return None
@@ -173,15 +168,16 @@ _NONE = ByEnd(())
 class Forest:
     """Spans of a run, or of a part of it.
 
-    Spans whose parent is unknown, because it was lost or its process does not report, are roots. A
-    child may begin or end outside of its parent, as one of another process does.
+    Spans whose parent is unknown, because the parent was lost or its process does not report, are
+    roots. A child may begin or end outside of its parent, as a child in another process does.
 
     Args:
-        spans: In any order. Of two with one id the first counts: a span may come twice.
-        finds_collectives: Whether to find those that no phase tells, see ``collectives.py``.
+        spans: Spans in any order. Of two with one id the first counts, because a span may come
+            twice.
+        finds_collectives: Whether to find collectives that no phase names, see ``collectives.py``.
 
     Attributes:
-        samples: Those that its processes use.
+        samples: Samples that the processes use.
     """
 
     def __init__(self, spans: Iterable[SpanRecord], *, finds_collectives: bool = False) -> None:
@@ -210,19 +206,17 @@ class Forest:
 
     @property
     def spans(self) -> Iterable[SpanRecord]:
-        """Return all of them."""
         return self._by_id.values()
 
     def get(self, span_id: bytes) -> SpanRecord | None:
-        """Return the span of this id, or None."""
+        """Return the span with this id, or None."""
         return self._by_id.get(span_id)
 
     def parent(self, span: SpanRecord) -> SpanRecord | None:
-        """Return its parent, or None."""
         return self._by_id.get(span.parent_id) if span.parent_id is not None else None
 
     def step(self, span: SpanRecord) -> int | None:
-        """Return its step, else that of the nearest span around it in its process, else None."""
+        """Return a span's step, else that of the nearest span around it in its process, or None."""
         climbed: list[bytes] = []
         above: SpanRecord | None = span
         step = None
@@ -259,14 +253,14 @@ class Forest:
         return around is not None and around.worker == span.worker and self.step(around) is not None
 
     def phase_class(self, span: SpanRecord) -> str:
-        """Return the class of that phase; empty without one."""
+        """Return the class of the span's phase; empty without one."""
         if span.phase_class:
             return span.phase_class
         around = self._phase_around(span)
         return "" if around is None else around.phase_class
 
     def is_wait(self, span: SpanRecord) -> bool:
-        """Return whether another process decides its end; also for a plain span within a wait."""
+        """Return whether another process decides a span's end, including a plain span in a wait."""
         around = self._phase_around(span)
         return span.is_wait or self._is_found(span) or (around is not None and around.is_wait)
 
@@ -275,14 +269,13 @@ class Forest:
         return self._tops.get(span.worker, _NONE).between(None, span.start_ns)
 
     def linked(self, span: SpanRecord) -> Iterable[SpanRecord]:
-        """Return the known spans that it links to."""
         for link in span.links:
             found = self._by_id.get(link)
             if found is not None:
                 yield found
 
     def _phase_around(self, span: SpanRecord) -> SpanRecord | None:
-        """Return the phase of its process around a span that is none itself."""
+        """Return the phase of its process around a span that is not a phase itself."""
         above: SpanRecord | None = span
         found = None
         climbed: list[bytes] = []
@@ -302,21 +295,21 @@ class Forest:
         return found
 
     def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
-        """Return the span of the last rank to arrive at a collective, if it was another one."""
+        """Return the span of the last rank to arrive at a collective, if it is another span."""
         if not self._is_collective(span) or (step := self.step(span)) is None:
             return None
         of = self._collectives[span.role, step, span.phase or span.name]
         return of.last_to_arrive(span, through_ns)
 
     def _is_collective(self, span: SpanRecord) -> bool:
-        """Return whether all ranks have to arrive before any can go on, as in an all-reduce."""
+        """Return whether all ranks must arrive before any can go on, as in an all-reduce."""
         return span.phase == _BARRIER or span.phase_class == "sync" or self._is_found(span)
 
     def _is_found(self, span: SpanRecord) -> bool:
         return (span.role, span.name) in self._found
 
     def _with_steps(self) -> Iterator[tuple[SpanRecord, int]]:
-        """Yield the spans whose kind of work no phase tells."""
+        """Yield the spans whose kind of work no phase names."""
         for span in self._by_id.values():
             is_unknown = not span.phase or span.phase_class == _OTHER
             if is_unknown and span.name != STEP_SPAN and (step := self.step(span)) is not None:

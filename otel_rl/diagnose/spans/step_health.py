@@ -1,4 +1,4 @@
-"""Use of processes in a step: their busy, waiting and idle time, and its limiting stage.
+"""Use of processes in a step: busy, waiting and idle time, and the step's limiting stage.
 
     trainer      [ bubble ......][ busy ......]      bubble: a phase in which it waits for others
     generator-0  [ busy ....] idle  [ busy ...]      idle: in no phase at all
@@ -21,19 +21,17 @@ from otel_rl.diagnose.spans.span_forest import Forest
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.names import RlStageValues
 
-__all__ = ["Observer", "RoleHealth", "StepHealth", "Straggler"]
-
 _Times = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """Worker of a role that cost a step the most.
+    """The worker of a role that cost a step the most.
 
     Attributes:
-        worker: Unique to the process.
-        phase: Its slow phase.
-        excess_ns: Time beyond that of its peers for the same pieces of work.
+        worker: Name of the worker, unique to the process.
+        phase: Slow phase of the worker.
+        excess_ns: Time beyond that of the worker's peers for the same pieces of work.
     """
 
     worker: str
@@ -43,15 +41,16 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class RoleHealth:
-    """Times of the workers of one role in a step. For each worker they add up to the step's.
+    """Times of the workers of one role in a step. Each worker's times add up to the step's.
 
     Attributes:
-        workers: Number of workers that lived in it.
-        busy_ns: Sum of their working time.
-        bubble_ns: Sum of their time waiting for others.
-        idle_ns: Sum of their time in no phase, or in an idle phase.
-        slack_ns: By how much its work could have ended later; None if the step did not need it.
-        straggler: None where no worker was slower than the median of its peers.
+        workers: Number of workers that lived in the step.
+        busy_ns: Sum of the workers' working time.
+        bubble_ns: Sum of the workers' time waiting for others.
+        idle_ns: Sum of the workers' time in no phase, or in an idle phase.
+        slack_ns: Time by which the role's work could have ended later; None if the step did not
+            need it.
+        straggler: Worst straggler; None if no worker was slower than the median of its peers.
     """
 
     workers: int
@@ -68,9 +67,9 @@ class StepHealth:
 
     Attributes:
         took_ns: Duration of the step.
-        roles: Of each role that lived in it.
-        overlap_ns: Time in which samples were both made and learned from; None without one of
-            these.
+        roles: Health of each role that lived in the step.
+        overlap_ns: Time in which samples were both made and trained on; None if either did not
+            happen.
         bound_ns: Time of the critical path by stage of the pipeline; it adds up to ``took_ns``.
     """
 
@@ -92,7 +91,7 @@ class StepHealth:
 
     @property
     def ideal_ns(self) -> float:
-        """Return the duration of the step if all had worked at once, each role evenly."""
+        """Return the step's duration if all roles had worked in parallel, each one evenly."""
         return max((role.busy_ns / role.workers for role in self.roles.values()), default=0.0)
 
 
@@ -100,8 +99,8 @@ class Observer:
     """Computes the health of steps from the spans of all processes.
 
     Args:
-        forest: The spans, on one clock.
-        activity: Their activity over all steps in question.
+        forest: Spans on one clock.
+        activity: Activity of the spans' processes over all steps in question.
     """
 
     def __init__(self, forest: Forest, activity: Activity) -> None:
@@ -119,8 +118,8 @@ class Observer:
         """Compute the health of a step.
 
         Args:
-            root: The step, of the rank that was last.
-            path: Its critical path.
+            root: The step's span, of the rank that was last.
+            path: Critical path of the step.
         """
         meanwhile = self.activity.within(root.start_ns, root.end_ns)
         return next(one for one in self.judged(root, path, meanwhile) if one is not None)
@@ -134,8 +133,8 @@ class Observer:
         """Yield None after each part of the work, then the health of a step.
 
         Args:
-            root: The step, of the rank that was last.
-            path: Its critical path.
+            root: The step's span, of the rank that was last.
+            path: Critical path of the step.
             meanwhile: Activity of all processes during the step.
         """
         took_ns = root.end_ns - root.start_ns
@@ -172,7 +171,6 @@ class Observer:
         return worst
 
     def _own_ns(self, span: SpanRecord) -> int:
-        """Return the duration without nested phases."""
         within_ns = sum(
             child.end_ns - child.start_ns
             for child in self._forest.children(span, span.end_ns)
@@ -202,7 +200,6 @@ def _role(
 
 
 def _excesses(phase: str, of_workers: Mapping[str, Sequence[int]]) -> Iterator[Straggler]:
-    """Yield each worker that is slower than the median of the others."""
     if len(of_workers) < 2:
         return
     mean_ns = {worker: sum(own) // len(own) for worker, own in of_workers.items()}
@@ -220,7 +217,7 @@ def _median_without(ordered: Sequence[int], place: int) -> int:
 
 
 class _Stages:
-    """Stages of the pipeline by role and phase, each found once: names are read for it.
+    """Stages of the pipeline by role and phase, each computed once, as names are parsed for it.
 
     Args:
         stepping_role: The role whose steps are the run's.
@@ -231,7 +228,6 @@ class _Stages:
         self._found: dict[tuple[str, str], str] = {}
 
     def of(self, role: str, phase: str) -> str:
-        """Return the stage of a phase."""
         place = role, phase
         stage = self._found.get(place)
         if stage is None:
@@ -257,7 +253,6 @@ def _overlap(meanwhile: Mapping[Process, Sequence[Stretch]], stages: _Stages) ->
 
 
 def _united(times: list[tuple[int, int]]) -> _Times:
-    """Merge overlapping intervals."""
     times.sort()
     united: list[tuple[int, int]] = []
     for start_ns, end_ns in times:

@@ -1,7 +1,7 @@
 """Detects a change of level by ranks, independent of outliers and units.
 
 The place of a change is the one that best separates the values before and after it (Mann-Whitney's
-U at every place, as in Pettitt's test). O(n log n).
+U at every place, as in Pettitt's test). The search takes O(n log n).
 """
 
 import math
@@ -24,20 +24,6 @@ from otel_rl.diagnose.thresholds import (
     NEARLY_ALL,
     SEVERAL,
 )
-
-__all__ = [
-    "DEVIATION",
-    "LEAST_DIVISOR",
-    "Change",
-    "Fall",
-    "find_change",
-    "find_fall",
-    "find_step",
-    "find_sudden",
-    "least_noise",
-    "running_medians",
-    "spread",
-]
 
 _TINY = 1e-12
 
@@ -62,13 +48,12 @@ _LENGTHS = 16  # of series: those of one run have a few
 
 @dataclass(frozen=True)
 class Change:
-    """Change of the level of a series at one place. Most are told to be none by their order.
+    """Change of the level of a series at one place. The order of most shows that they are none.
 
     Attributes:
-        values: The series.
         place: Index of the first value of the new level.
-        order: From -1 (every value before is higher) to 1 (every value before is lower): Cliff's
-            delta.
+        order: Cliff's delta, from -1 (every earlier value is higher) to 1 (every earlier value is
+            lower).
     """
 
     values: Sequence[float] = field(repr=False)
@@ -77,12 +62,11 @@ class Change:
 
     @property
     def length(self) -> int:
-        """Return the number of values."""
         return len(self.values)
 
     @cached_property
     def before(self) -> float:
-        """Return the median of the values before."""
+        """Return the median of the values before the place."""
         return median(self.values[: self.place])
 
     @cached_property
@@ -94,7 +78,7 @@ class Change:
     def noise(self) -> float:
         """Return the median absolute deviation of the values from their level, times 1.4826.
 
-        That is the standard deviation if they were normal.
+        The result is the standard deviation if the values are normal.
         """
         off = [abs(value - self.before) for value in self.values[: self.place]]
         off += [abs(value - self.after) for value in self.values[self.place :]]
@@ -102,10 +86,10 @@ class Change:
 
     @cached_property
     def relative_noise(self) -> float:
-        """Return the noise as a part of the level before; 1 if that is 0.
+        """Return the noise as a part of the level before; 1 if that level is 0.
 
-        What takes four times as long varies by four times as many seconds: that is no more noise
-        than the noisier side has in units of its own level.
+        Work that takes four times as long varies by four times as many seconds: the noise is at
+        most that of the noisier side in units of its own level.
         """
         if self.before <= 0:
             return 1.0
@@ -127,14 +111,14 @@ class Change:
     def chance(self) -> float:
         """Return the approximate probability of so clear an order in a series without a change.
 
-        Pettitt's approximation, good below 0.5.
+        Pettitt's approximation is good below 0.5.
         """
         k = abs(self.order) * self.place * (self.length - self.place)
         return min(1.0, 2 * math.exp(-6 * k * k / (self.length**3 + self.length**2)))
 
     @property
     def size(self) -> float:
-        """Return the difference in units of the noise."""
+        """Return the difference of the levels in units of the noise."""
         difference = self.after - self.before
         if abs(difference) < _TINY:
             return 0.0
@@ -150,11 +134,11 @@ def find_change(values: Sequence[float], *, shortest: int = 4) -> Change | None:
     """Find the place of the clearest change.
 
     Args:
-        values: Finite, in order of time.
+        values: Finite values, in order of time.
         shortest: Fewest values on either side.
 
     Returns:
-        None if there are too few, or all are equal.
+        The change; None if there are too few values, or all are equal.
     """
     n = len(values)
     if n < 2 * shortest:
@@ -181,14 +165,14 @@ def _expected(n: int, shortest: int) -> tuple[Sequence[float], Sequence[float]]:
 
 
 def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
-    """Find the place of the largest rise, if nearly all values after it are above those before.
+    """Find the place of the largest rise, if nearly all later values are above the earlier ones.
 
     Args:
-        values: Finite, in order of time.
+        values: Finite values, in order of time.
         shortest: Fewest values on either side.
 
     Returns:
-        None if there is none, or some are not positive.
+        The rise; None if there is none, or some values are not positive.
     """
     if len(values) < 2 * shortest or min(values) <= 0:
         return None
@@ -215,14 +199,15 @@ def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
 def find_sudden(values: Sequence[float], *, shown: float = -math.inf) -> Change | None:
     """Find the last few values far above all before them: the fewer, the farther.
 
-    In units of the noise of those, and of the farthest of them, which is what this run has shown.
+    Distances are in units of the noise of the earlier values, and of the farthest of them, which
+    this run has shown.
 
     Args:
-        values: Finite, in order of time.
+        values: Finite values, in order of time.
         shown: The farthest value that similar series have shown.
 
     Returns:
-        None if there are too few, or they are not so far.
+        The change; None if there are too few values, or they are not so far.
     """
     if min(values[-_FEWEST_SUDDEN:], default=0.0) <= max(values[:-A_FEW], default=0.0):
         return None
@@ -241,10 +226,8 @@ class Fall(NamedTuple):
     """Fall of a score that ends clearly below its best level.
 
     Attributes:
-        place: Of the best level.
-        best: The best level.
-        last: The last one.
-        noise: Of the moves from value to value.
+        place: Place of the best level.
+        noise: Noise of the moves from value to value.
     """
 
     place: int
@@ -276,8 +259,7 @@ def running_medians(values: Sequence[float], width: int) -> list[float]:
     """Return the median of each ``width`` neighbours, in order.
 
     Args:
-        values: Finite, at least ``width``.
-        width: Number of neighbours.
+        values: Finite values, at least ``width``.
     """
     window = sorted(values[:width])
     low, high = (width - 1) // 2, width // 2

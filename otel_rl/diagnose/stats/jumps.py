@@ -1,4 +1,4 @@
-"""Finds a jump: a lasting change of level between two steps, in a series that moves all the time.
+"""Finds a jump: a lasting change of level between two steps, in a series that always moves.
 
 Values of batches that mix samples from before and after a change take several steps to jump.
 """
@@ -13,8 +13,6 @@ from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.thresholds import A_FEW, FAR, FEWEST_VARYING, HALF, SIDE, START
 
-__all__ = ["Jump", "jump"]
-
 # The same of a few last values: the farther the fewer, and more than the series ever moved.
 _FEW, _FAR_JUMP = (3, 2), 24.0
 # A series that goes up by stairs has moved by nearly as much elsewhere, in the same direction.
@@ -23,10 +21,10 @@ _SURE = 40  # moves that tell their usual size
 
 
 class Jump(NamedTuple):
-    """Lasting change of level.
+    """A lasting change of level.
 
     Attributes:
-        size: In units of the usual change between two steps.
+        size: Size in units of the usual change between two steps.
         step: The first step that is off.
         before: Median of the level before.
         after: Median of the level after.
@@ -41,13 +39,13 @@ class Jump(NamedTuple):
 def jump(track: Track, mixed: int = 0, *, start: int = START) -> Jump | None:
     """Return the largest jump of a series.
 
-    A jump covers a good part of the range of the series, and is more than what the series moves
-    anyway in as many steps.
+    A jump covers a good part of the range of the series, and is more than the series usually moves
+    in as many steps.
 
     Args:
-        track: Finite, in order of its steps.
-        mixed: Most steps whose values may lie between the levels.
-        start: Number of values at the beginning of which none is off.
+        track: Finite series, in order of its steps.
+        mixed: Largest number of steps whose values may lie between the levels.
+        start: Number of first values that cannot be off.
     """
     if len(track.values) < FEWEST_VARYING:
         return None
@@ -75,12 +73,11 @@ def _range(values: Sequence[float]) -> float:
 
 
 def _at(track: Track, scale: float, place: int, width: int, part: float) -> Jump | None:
-    """Return the jump that begins at a place and ends so many values later, if there is one.
+    """Return the jump that begins at a place and ends ``width`` values later, if there is one.
 
     Args:
-        track: The series.
-        scale: Its usual change between two steps.
-        place: Of the first value that is off.
+        scale: Usual change of the series between two steps.
+        place: Place of the first value that is off.
         width: Number of values between the levels.
         part: The smallest jump that counts.
     """
@@ -103,7 +100,7 @@ def _at(track: Track, scale: float, place: int, width: int, part: float) -> Jump
 def _has_stairs(
     values: Sequence[float], place: int, end: int, least: float, *, is_rise: bool
 ) -> bool:
-    """Return whether a series has moved by ``least`` outside of a jump, too, in its direction.
+    """Return whether a series has also moved by ``least`` in a jump's direction outside of it.
 
     A level that ends goes back, and so does a single odd value.
     """

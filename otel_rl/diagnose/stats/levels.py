@@ -21,18 +21,6 @@ from otel_rl.diagnose.thresholds import (
     SIDE,
 )
 
-__all__ = [
-    "LevelChange",
-    "begun",
-    "common_ratio",
-    "level",
-    "levels",
-    "medians",
-    "settled",
-    "smoothed",
-    "soon",
-]
-
 _CHANCE = 0.002
 
 _MANY, _PERFECT_OF_MANY = 8, 0.99  # workers, of which one is nearly in order by chance
@@ -45,9 +33,10 @@ class LevelChange:
 
     Attributes:
         step: First step of the new level.
-        change: Its size.
+        change: Place and size of the change.
         among: Number of similar series that were tested.
-        is_sudden: Whether all of it came at once, as it is of the last few values or parts all.
+        is_sudden: Whether all of the change came at once: it is of the last few values, or parts
+            all values.
     """
 
     step: int
@@ -67,17 +56,14 @@ class LevelChange:
 
     @property
     def before(self) -> float:
-        """Return the old level."""
         return self.change.before
 
     @property
     def after(self) -> float:
-        """Return the new level."""
         return self.change.after
 
     @property
     def ratio(self) -> float:
-        """Return the ratio of after to before."""
         return self.change.ratio
 
     @property
@@ -87,25 +73,23 @@ class LevelChange:
         return self.change.chance < _CHANCE or abs(self.change.order) >= perfect
 
     def is_up(self, order: float) -> bool:
-        """Return whether most values are higher, which is unlikely by chance."""
+        """Return whether most later values are higher, which is unlikely by chance."""
         return self.change.order >= order and self.is_clear
 
     def is_rise(self, *, ratio: float, order: float = IN_ORDER, size: float = LONGER_NOISE) -> bool:
-        """Return whether it is clearly higher: by a factor, of most values, beyond the noise."""
+        """Return whether the level is clearly higher: by a factor, in most values, beyond noise."""
         return self.is_up(order) and self.change.ratio >= ratio and self.change.size >= size
 
     def is_fall(self, *, ratio: float, order: float = IN_ORDER, size: float = LONGER_NOISE) -> bool:
-        """Return whether it is clearly lower."""
         change = self.change
         is_down = change.order <= -order and self.is_clear
         return is_down and change.ratio <= ratio and change.size <= -size
 
 
 def level(track: Track, *, shortest: int = 4, among: int = 1) -> LevelChange | None:
-    """Find the clearest level change of a series; None if it is too short or constant.
+    """Find the clearest level change of a series; None if the series is too short or constant.
 
     Args:
-        track: The series.
         shortest: Fewest values on either side.
         among: Number of workers, if each is tested.
     """
@@ -119,12 +103,12 @@ def level(track: Track, *, shortest: int = 4, among: int = 1) -> LevelChange | N
 def soon(track: Track, *, among: int = 1, shown: float = -inf) -> LevelChange | None:
     """Find the clearest level change, or a larger one of fewer values, or one that parts all.
 
-    By ranks, the small drift of many values is clearer than a few that are far above all others.
+    By ranks, the small drift of many values is clearer than a few values that are far above all
+    others.
 
     Args:
-        track: The series.
         among: Number of workers, if each is tested.
-        shown: The farthest value that any of these has shown.
+        shown: The farthest value that any of these series has shown.
     """
     found = level(track, among=among)
     if found is None:
@@ -144,7 +128,7 @@ def _is_larger(change: Change, found: LevelChange) -> bool:
 
 
 def begun(track: Track, found: LevelChange) -> LevelChange:
-    """Return a rise with the step from which on all values are above all that is usual before.
+    """Return a rise with the step from which on all values are above the usual earlier ones.
 
     Ranks part a slope in its middle.
     """
@@ -158,7 +142,7 @@ def begun(track: Track, found: LevelChange) -> LevelChange:
 
 
 def levels(track: Track, *, shortest: int = 4, most: int = 3) -> Iterator[LevelChange]:
-    """Yield the clearest change, then that of the part before it: a series may rise twice."""
+    """Yield the clearest change, then that of the part before it, as a series may rise twice."""
     track = track.finite()
     for _ in range(most):
         found = level(track, shortest=shortest)
@@ -170,12 +154,16 @@ def levels(track: Track, *, shortest: int = 4, most: int = 3) -> Iterator[LevelC
 
 
 def settled(track: Track) -> Track:
-    """Return the series without its first values, if these are far above those after them."""
+    """Return the series without its first values, if these are far above the later ones.
+
+    A short series has few later values: work that takes longer later is not a start.
+    """
     values = track.values
     most = max(SIDE, int(LARGE_PART * len(values)))
     if len(values) < most + FEWEST_BEFORE:
         return track
-    slow = LONGER * median(values[most : most + FEWEST_BEFORE])
+    after = min(FEWEST_BEFORE, max(SIDE, len(values) // 4))
+    slow = LONGER * median(values[most : most + after])
     begun = max((place + 1 for place in range(most) if values[place] > slow), default=0)
     return Track(track.steps[begun:], track.times_s[begun:], values[begun:]) if begun else track
 
@@ -199,9 +187,10 @@ def medians(track: Track, step: int, *, shortest: int = 1) -> tuple[float, float
 
 
 def common_ratio(tracks: Sequence[Track], step: int) -> float:
-    """Return the slowdown since ``step`` that is usual among all series: it is the machine's.
+    """Return the slowdown since ``step`` that is usual among all series, which is the machine's.
 
-    Their average and, as a busy machine does not slow all alike, what they usually are above it.
+    It is their average and, as a busy machine does not slow all alike, their usual distance above
+    it.
 
     Args:
         tracks: Durations, in s.

@@ -1,4 +1,4 @@
-"""Values of each of many workers relative to the median of all, in each step."""
+"""Values of each of many workers relative to the median of all workers, in each step."""
 
 from array import array
 from collections import defaultdict
@@ -11,8 +11,6 @@ from typing import NamedTuple
 from otel_rl.diagnose.history.track import Track
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.thresholds import FEWEST_PEERS
-
-__all__ = ["Ratios", "ToMedian"]
 
 
 class _Usual(NamedTuple):
@@ -30,13 +28,12 @@ def _floats() -> MutableSequence[float]:
 
 @dataclass(slots=True)
 class Ratios:
-    """Steps of a worker, in order, in columns.
+    """Ratios of a worker to the median, in columns, in order of steps.
 
     Attributes:
-        steps: The steps.
-        medians: Of all workers.
-        own: Its own value.
-        values: Its own value to that median.
+        medians: Median of all workers in each step.
+        own: The worker's own value in each step.
+        values: Ratio of the worker's value to that median.
     """
 
     steps: MutableSequence[int] = field(default_factory=lambda: array("q"))
@@ -46,7 +43,6 @@ class Ratios:
     _usual: _Usual | None = None
 
     def add(self, step: int, middle: float, value: float) -> None:
-        """Append a value."""
         self.steps.append(step)
         self.medians.append(middle)
         self.own.append(value)
@@ -55,7 +51,7 @@ class Ratios:
 
     @property
     def usual(self) -> _Usual:
-        """Return the summary; there is a value."""
+        """Return the summary; there must be a value."""
         if self._usual is None:
             noise = spread([*map(log, self.values)])
             self._usual = _Usual(median(self.values), noise, min(self.values), max(self.values))
@@ -63,10 +59,10 @@ class Ratios:
 
 
 class ToMedian:
-    """Positive values of workers with the same work.
+    """Positive values of workers with the same work, relative to their median.
 
     Args:
-        tracks: By worker.
+        tracks: Series by worker.
         begin: First step that counts.
     """
 

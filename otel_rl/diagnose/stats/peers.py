@@ -1,29 +1,31 @@
 """Values of each of many workers relative to those of its peers, in each step.
 
-Workers that take turns, such as servers, are compared over the steps in which each has one. Who has
-become slow gets out of step with its peers: it is compared with those of the step before.
+Workers that take turns, such as servers, are compared over the steps in which each has one turn. A
+worker that has become slow gets out of step with its peers: it is compared with those of the step
+before.
 
-The logarithms of a step are added up once for all workers; each leaves out its own. The sum is kept
-as two floats, so that leaving out a value loses no digit that a mean of the others would have.
+The logarithms of a step are added up once for all workers; each worker leaves out its own. The sum
+is kept as two floats, so that leaving out a value loses no digit that a mean of the others would
+have.
 """
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import exp, fsum, inf, log
 from operator import neg
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.history.track import Track
 from otel_rl.diagnose.thresholds import A_FEW
 
-__all__ = ["Peers", "peers_of", "turn_length"]
+_Logs: TypeAlias = Sequence[tuple[int, float]]
 
 
 class _Sum(NamedTuple):
-    """Sum of logarithms: how many, how many of them infinite, and the others' sum and its rest."""
+    """Sum of logarithms: how many, how many infinite, and the finite sum in two parts."""
 
     number: int
     infinite: int
@@ -35,8 +37,8 @@ class Peers:
     """Positive values of workers with the same work.
 
     Args:
-        tracks: By worker.
-        turn: Steps that are compared as one, see ``turn_length``.
+        tracks: Series by worker.
+        turn: Number of steps that are compared as one, see ``turn_length``.
     """
 
     def __init__(self, tracks: Mapping[str, Track], turn: int = 1) -> None:
@@ -50,7 +52,7 @@ class Peers:
     def relative(self, worker: str) -> Track:
         """Return the worker's values relative to the geometric mean of its peers', in common steps.
 
-        Of several values of a step, the geometric mean counts.
+        If a step has several values, their geometric mean counts.
         """
         if worker not in self._relative:
             self._relative[worker] = self._to_peers(worker)
@@ -71,7 +73,7 @@ class Peers:
         return relative
 
     def _peers_before(self, worker: str, part: int) -> float | None:
-        """Return the peers' mean in the last part with theirs, unless the worker has one in it."""
+        """Return the peers' mean in the last part that has one, unless the worker is in it, too."""
         steps, width = self._tracks[worker].steps, self._width
         for before in range(part - 1, part - 1 - A_FEW, -1):
             own = bisect_left(steps, before * width)
@@ -83,15 +85,14 @@ class Peers:
 
 
 def peers_of(history: RunHistory, place: PhaseKey) -> Peers:
-    """Return the values of a phase."""
     tracks = history.spans[place]
     return history.once("peers", place, lambda: Peers(tracks, turn_length(tracks)))
 
 
 def turn_length(tracks: Mapping[str, Track]) -> int:
-    """Return the steps in which each worker has its turn: 1 if all work in every step.
+    """Return in how many steps each worker has its turn: 1 if all work in every step.
 
-    Who has joined late, or left, had no turns before or after.
+    Workers that joined late, or left, had no turns before or after.
     """
     each = [set(track.steps) for track in tracks.values() if track.steps]
     steps = sorted(set().union(*each))
@@ -99,24 +100,19 @@ def turn_length(tracks: Mapping[str, Track]) -> int:
     return max(1, round(present / max(1, sum(map(len, each)))))
 
 
-def _logs(track: Track) -> Track:
-    """Return the logarithms of the positive values."""
-    logs = Track()
-    for step, value in zip(track.steps, track.values, strict=True):
-        if value > 0:
-            logs.add(step, 0.0, log(value))
-    return logs
+def _logs(track: Track) -> _Logs:
+    columns = zip(track.steps, track.values, strict=True)
+    return [(step, log(value)) for step, value in columns if value > 0]
 
 
-def _parts(logs: Track, width: int) -> Mapping[int, list[float]]:
-    """Return the values by part of the run, each of ``width`` steps."""
+def _parts(logs: _Logs, width: int) -> Mapping[int, list[float]]:
     of_part: dict[int, list[float]] = defaultdict(list)
     _add_parts(of_part, logs, width)
     return of_part
 
 
-def _add_parts(of_part: Mapping[int, list[float]], logs: Track, width: int) -> None:
-    for step, one in zip(logs.steps, logs.values, strict=True):
+def _add_parts(of_part: Mapping[int, list[float]], logs: _Logs, width: int) -> None:
+    for step, one in logs:
         of_part[step // width].append(one)
 
 

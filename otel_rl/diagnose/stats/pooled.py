@@ -8,8 +8,6 @@ from statistics import fmean
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.history.track import Track
 
-__all__ = ["pooled", "together"]
-
 
 def together(tracks: Mapping[str, Track]) -> Track:
     """Return the geometric mean over the workers, in each step."""
@@ -18,12 +16,10 @@ def together(tracks: Mapping[str, Track]) -> Track:
         for step, value in zip(track.steps, track.values, strict=True):
             if value > 0:
                 of_step[step].append(log(value))
-    mean = Track()
-    for step, logs in sorted(of_step.items()):
-        mean.add(step, 0.0, exp(fmean(logs)))
-    return mean
+    steps = sorted(of_step)
+    return Track.of(steps, [0.0] * len(steps), (exp(fmean(of_step[step])) for step in steps))
 
 
 def pooled(history: RunHistory, place: PhaseKey) -> Track:
-    """Return the same of a phase."""
+    """Return the geometric mean over a phase's workers, in each step."""
     return history.once("pooled", place, lambda: together(history.spans[place]))

@@ -1,7 +1,7 @@
 """Times of steps from spans alone: the own times of all parts of a worker's step, added up.
 
-Spans come some seconds after their end, and of several steps at once. So the time from the news of
-one step to that of the next is off by as much, and their own durations are not.
+Spans come some seconds after their end, and those of several steps at once. So the time from the
+news of one step to that of the next is off by as much, but the spans' own durations are not.
 """
 
 from collections import defaultdict
@@ -12,18 +12,15 @@ from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.history.timings import is_step
 from otel_rl.diagnose.history.track import Track
 
-__all__ = ["step_sums"]
-
 _ALL: Final = (0.8, 1.25)  # range of the sum over the time from step to step, if it is all of it
 
 
 def step_sums(history: RunHistory, usual_s: float) -> Track:
-    """Return the time of each step that a span of its own was around and that has ended.
+    """Return the time of each ended step that has a span around it.
 
     Args:
-        history: Of a run.
-        usual_s: Usual time from step to step; a worker whose parts add up to another time does
-            something else beside them, or several at once. Empty if none is left.
+        usual_s: Usual time from step to step. The result is empty if the worker's parts add up to
+            another time: it then does other work beside them, or several parts at once.
     """
     whole = {
         worker: track

@@ -14,9 +14,6 @@ from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.stats.changes import least_noise
 from otel_rl.diagnose.thresholds import FEWEST_BEFORE, NOISE_OF_MANY, SEVERAL
 
-__all__ = ["TrendDeparture", "TrendWindow", "beyond_trend", "departure", "heading"]
-
-
 _LONGEST_BEND = 20
 _ROUNDING = 1e-9  # of the values: a line through equal ones is off by the last digits
 
@@ -28,12 +25,12 @@ _MOST = 700.0  # up to which the exponential is finite
 
 
 class TrendWindow(NamedTuple):
-    """Window of values since a departure.
+    """A window of values since a departure.
 
     Attributes:
-        expected: Extrapolations of the straight line and of the exponential through the values
-            before; equal if some of these are not positive.
-        found: Their median.
+        expected: Extrapolations of the straight line and of the exponential through the earlier
+            values; equal if some of these are not positive.
+        found: Median of the window's values.
     """
 
     expected: tuple[float, float]
@@ -45,9 +42,9 @@ class TrendDeparture(NamedTuple):
 
     Attributes:
         step: The first step that is off.
-        before: The last value by the trend before it.
+        before: The last value by the earlier trend.
         after: The median of the last half of the values since then.
-        windows: All values since then, in parts: an extrapolation loses precision with distance.
+        windows: All values since then, in windows: an extrapolation loses precision with distance.
         is_sure: Whether two lines fit the series much better than one.
     """
 
@@ -59,7 +56,7 @@ class TrendDeparture(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """Straight line through points, and the sum of its squared residuals."""
+    """A straight line through points, and the sum of its squared residuals."""
 
     offset: float
     slope: float
@@ -70,10 +67,10 @@ class _Line(NamedTuple):
 
 
 def departure(track: Track) -> TrendDeparture | None:
-    """Find the clearest departure of a series; None if it is too short.
+    """Find the clearest departure of a series; None if the series is too short.
 
     Args:
-        track: Finite, in order of its steps.
+        track: Finite series, in order of its steps.
     """
     values, n = track.values, len(track.values)
     if n < FEWEST_BEFORE + SEVERAL:
@@ -107,15 +104,15 @@ def departure(track: Track) -> TrendDeparture | None:
 
 
 def heading(track: Track, *, times: float, is_up: bool) -> TrendDeparture | None:
-    """Find a departure in the last few values that is so many times off its trend in a few steps.
+    """Find a departure in the last few values that will soon be ``times`` times off its trend.
 
-    If it goes on like that: by its growth if it rises, and by a straight line if it falls. Each
+    The departure is continued by its growth if it rises, and by a straight line if it falls. Each
     value is farther off than the one before, and all together are far beyond the noise.
 
     Args:
-        track: Finite, in order of its steps.
-        times: How many times it will be off.
-        is_up: Whether it rises.
+        track: Finite series, in order of its steps.
+        times: Factor by which the series will be off.
+        is_up: Whether the series rises.
     """
     values = track.values
     if len(values) < FEWEST_BEFORE + _TWO or min(values) <= 0:
@@ -153,14 +150,14 @@ def _is_heading(
 
 
 def _unsure(before: int, ahead: float) -> float:
-    """Return the standard error of a line so far ahead of the values it is through."""
+    """Return the standard error of a line ``ahead`` of the values that it goes through."""
     return math.sqrt(1 / before + 12 * ahead**2 / before**3)  # of least squares
 
 
 def _begun(lines: "_Lines", values: Sequence[float], place: int) -> int:
-    """Return the first value of a gradual departure, of which ``place`` is the clearest bend.
+    """Return the first value of a gradual departure whose clearest bend is at ``place``.
 
-    From it on all values are off the trend before it, in the direction of those that follow.
+    From that value on all values are off the earlier trend, in the direction of those that follow.
     """
     end = min(len(values), place + SEVERAL)
     is_up = median(values[place:end]) > lines.through(0, place).at(place)
@@ -175,11 +172,11 @@ def _begun(lines: "_Lines", values: Sequence[float], place: int) -> int:
 
 
 def beyond_trend(track: Track, step: int, *, fewest: int = SEVERAL) -> float | None:
-    """Return how far the values since a step are above the trend before it, in units of its noise.
+    """Return how far the values since a step are above the earlier trend, in units of noise.
 
-    Far from the values before it a trend is uncertain, and counts as noise.
+    Far from the earlier values the trend is uncertain, which counts as noise.
 
-    None if there are too few of either.
+    Return None if there are too few earlier or later values.
     """
     place = next((place for place, at in enumerate(track.steps) if at >= step), len(track.steps))
     n = len(track.values)

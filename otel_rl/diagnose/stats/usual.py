@@ -1,14 +1,12 @@
-"""Usual time of a phase: that of the worker whose median is the longest."""
+"""Usual time of a phase: that of the worker with the longest median."""
 
 from statistics import median
 
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 
-__all__ = ["usual_time"]
-
 
 def usual_time(history: RunHistory, place: PhaseKey) -> float:
-    """Return the usual time of a phase, in s; 0 if it has none."""
+    """Return the usual time of a phase, in s; 0 if the phase has none."""
 
     def longest() -> float:
         of = history.spans.get(place, {}).values()

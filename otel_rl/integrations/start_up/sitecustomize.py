@@ -1,8 +1,8 @@
-"""Runs when Python starts, in every process below ``otel-rl run``: its directory is on PYTHONPATH.
+"""Runs when Python starts, in every process below ``otel-rl run``, by way of PYTHONPATH.
 
-It waits for the import of a framework, and loads otel_rl then. A process without such an import, or
-with a Python that is old or has no otel_rl, is unaffected. The ``sitecustomize`` that it shadows
-runs, too.
+The module waits for the import of a framework, and then loads otel_rl. A process without such an
+import, or with a Python that is old or has no otel_rl, is unaffected. The ``sitecustomize`` that
+this one shadows runs, too.
 """
 
 import os
@@ -29,7 +29,7 @@ _FRAMEWORKS = frozenset(
 
 
 class _FirstImport:
-    """Detects the first import of a framework. Finds no module itself."""
+    """Detects the first import of a framework. It finds no module itself."""
 
     def find_spec(self, fullname, path=None, target=None):  # type: ignore[no-untyped-def]  # of any Python
         if fullname not in _FRAMEWORKS or self not in sys.meta_path:

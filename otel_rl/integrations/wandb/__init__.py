@@ -5,8 +5,8 @@
     wandb.init(project="grpo", name="experiment-123", job_type="trainer")
     wandb.log({"loss": 0.42}, step=12)
 
-`otel-rl help wandb` says what is carried. No logging call raises: what is not carried is logged
-once, and its values are counted.
+`otel-rl help wandb` says what reaches the run. No logging call raises: a value that does not is
+logged once as a warning, and counted.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:  # the type depends on the name
-    """Return what depends on the run in progress, or what there is for the rest of W&B."""
+    """Return what depends on the run in progress, or a stand-in for the rest of W&B."""
     run = _current()
     if name == "run":
         return run

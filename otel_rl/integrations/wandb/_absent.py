@@ -1,4 +1,4 @@
-"""What W&B has and the drop-in has not: each gets one sentence, once, with what to do instead.
+"""Names that W&B has and the drop-in lacks: each logs once what to do instead.
 
 Media, and calls that only write, do nothing. Any other name is an ``AttributeError`` with the
 advice: a program cannot go on without what it reads from W&B.
@@ -20,14 +20,13 @@ _said: set[str] = set()
 
 
 def warn_once(message: str) -> None:
-    """Log ``message`` as a warning, once per process."""
     if message not in _said and len(_said) < _MAX_SENTENCES:
         _said.add(message)
         _log.warning("otel_rl.integrations.wandb: %s", message)
 
 
 class Error(Exception):
-    """W&B's base of errors, and each of them. Never raised here; for ``except wandb.Error``."""
+    """Base class of W&B's errors, and each of them. Never raised; for ``except wandb.Error``."""
 
 
 _ERRORS: Final = "AuthenticationError CommError ConfigError Error UnsupportedError UsageError"
@@ -37,7 +36,7 @@ errors: Final = SimpleNamespace(**dict.fromkeys(_ERRORS.split(), Error))
 
 
 class Skipped:
-    """An object of W&B's that is not written: every method of it does nothing and returns it."""
+    """An object of W&B's that is not written: each of its methods does nothing and returns it."""
 
     def __init__(self, *_arguments: Any, **_named: Any) -> None:
         return
@@ -64,7 +63,7 @@ class Skipped:
 
 
 class _Call(Skipped):
-    """A function without an effect, which says so."""
+    """A function without an effect, which logs that it has none."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -96,10 +95,10 @@ _ABSENT: Final[dict[str, Any]] = {
 
 
 def attribute(owner: str, name: str) -> Any:
-    """Return what there is of W&B's for a name that ``owner`` has not.
+    """Return the stand-in for a name of W&B's that ``owner`` lacks.
 
     Raises:
-        AttributeError: It is none of those that do nothing.
+        AttributeError: The name is none of those that do nothing.
     """
     if name in _ABSENT:
         return _ABSENT[name]

@@ -4,8 +4,6 @@ A W&B run belongs to one process, an otel_rl run to all processes. So ``job_type
 distinguishes the processes of an experiment, becomes the role, and common names become the run's.
 """
 
-import argparse
-import dataclasses
 import os
 import secrets
 import threading
@@ -23,6 +21,7 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.starts import MAX_TAGS, MAX_WORD_CHARS, validated_metadata
 from otel_rl.worker.identity import WorkerNames, launcher_index, run_word, worker_names
 from otel_rl.worker.launch import process_name
+from otel_rl.worker.otlp.anyvalue import as_mapping
 from otel_rl.worker.session import GUARD, Session, before_end, finished, running
 from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import NotANumber, as_step, number
@@ -54,7 +53,7 @@ _started: Session | None = None
 
 
 class Settings(SimpleNamespace):
-    """Accepts any setting of W&B; ``init`` logs that they are ignored."""
+    """Accepts any setting of W&B; ``init`` logs that settings are ignored."""
 
 
 class Metric(NamedTuple):
@@ -86,7 +85,6 @@ class Config(MutableMapping[str, object]):
         self.update({k: v for k, v in _config_of(d).items() if k not in self._values})
 
     def as_dict(self) -> dict[str, object]:
-        """Return a copy."""
         return dict(self._values)
 
     def __getattr__(self, name: str) -> object:
@@ -123,7 +121,6 @@ class Summary(Config):
     """Reading returns the last committed value. Writing a number sends it to the run."""
 
     def logged(self, values: Mapping[str, object]) -> None:
-        """Store a committed row."""
         self._values.update(values)
 
     def __getitem__(self, key: str) -> object:
@@ -134,20 +131,14 @@ class Summary(Config):
 
 
 def _config_of(given: object) -> dict[str, object]:
-    if given is None:
+    found = {} if given is None else as_mapping(given)
+    if found is None:
+        warn_once(f"config: a {type(given).__name__} is not supported. Pass a dict.")
         return {}
-    if isinstance(given, Mapping):
-        return {str(key): value for key, value in given.items()}
-    if isinstance(given, argparse.Namespace):
-        return dict(vars(given))
-    if dataclasses.is_dataclass(given) and not isinstance(given, type):
-        return {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
-    warn_once(f"config: a {type(given).__name__} is not supported. Pass a dict.")
-    return {}
+    return {str(key): value for key, value in found.items()}
 
 
 def current() -> "Run | None":
-    """Return the run in progress."""
     return _current
 
 
@@ -178,7 +169,7 @@ def init(
     settings: object = None,
     **others: object,
 ) -> "Run":
-    """Start reporting as a worker, by W&B's arguments. `otel-rl help wandb` says what each becomes.
+    """Start reporting as a worker, by W&B's arguments, which `otel-rl help wandb` explains.
 
     Raises:
         ConfigError: A name is invalid, or ``reinit="create_new"``: a process is one worker.
@@ -248,9 +239,9 @@ def worker_of(given: WorkerNames, environ: Mapping[str, str], process_name: str)
 
 
 class Run:
-    """W&B run from the view of one process; otel_rl merges all of them into one run.
+    """A W&B run from the view of one process; otel_rl merges all of them into one run.
 
-    Thread-safe. Only what reads from W&B raises. Attributes are those that the program gave.
+    Thread-safe. Only methods that read from W&B raise. Attributes are those that the program gave.
     """
 
     id: str
@@ -305,12 +296,11 @@ class Run:
 
     @property
     def path(self) -> str:
-        """Entity, project and id."""
         return "/".join(filter(None, (self.entity, self.project, self.id)))
 
     @property
     def step(self) -> int:
-        """Step of the next ``log`` without one."""
+        """Return the step of the next ``log`` without one."""
         return self._rows.step
 
     def log(
@@ -368,9 +358,9 @@ class Run:
     ) -> Metric:
         """Use ``step_metric`` as the step of the rows that have it.
 
-        That is so for the pattern ``*``, and for others by a name that ends with "step": all
-        metrics of a run of otel_rl have one axis. A row without the axis of ``*`` has its last
-        value. What else is given is ignored, with a warning.
+        That holds for the pattern ``*``, and for other patterns if the name of their axis ends with
+        "step": all metrics of a run of otel_rl have one axis. A row without the axis of ``*`` has
+        the axis's last value. Other arguments are ignored, with a warning.
         """
         del step_sync
         axis = step_metric.name if isinstance(step_metric, Metric) else step_metric
@@ -391,8 +381,9 @@ class Run:
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
         """Complete the last row, and end this process's part of the run. Never raises.
 
-        It waits up to five seconds for each answer of the bridge. The common run continues until
-        its processes are all done with it. After an exit code other than 0 the worker has failed.
+        The call waits up to five seconds for each answer of the bridge. The common run continues
+        until all its processes are done with it. After an exit code other than 0 the worker counts
+        as failed.
         """
         del quiet
         global _current  # W&B's API is one run per process
@@ -417,7 +408,6 @@ class Run:
                 otel_rl.flush()
 
     def complete(self) -> None:
-        """Send the pending row."""
         with GUARD, self._lock:
             self._record(self._rows.complete())
 
@@ -438,7 +428,10 @@ class Run:
         self._rows.forget()
 
     def _metadata(self) -> dict[str, Any]:
-        """Return what ``otel_rl.init`` takes about the run. Tags that it would refuse are cut."""
+        """Return the arguments of ``otel_rl.init`` about the run.
+
+        Tags that it would refuse are cut.
+        """
         project = "" if self.project == _DEFAULT_PROJECT else self.project
         words = {"group": self.group, "job_type": self.job_type, "project": project}
         words |= {"entity": self.entity, "name": self.name}
@@ -516,7 +509,7 @@ def log(
 
 
 def define_metric(name: str, *arguments: Any, **named: Any) -> Metric:
-    """Define a metric of the run in progress, see ``Run.define_metric``; without one do nothing."""
+    """Define a metric of the run in progress, see ``Run.define_metric``; else do nothing."""
     if _current is not None:
         return _current.define_metric(name, *arguments, **named)
     warn_once("define_metric before init() does nothing.")
@@ -524,13 +517,13 @@ def define_metric(name: str, *arguments: Any, **named: Any) -> Metric:
 
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
-    """Finish the run for this process, as ``Run.finish``; without a run do nothing."""
+    """Finish the run for this process, see ``Run.finish``; without a run do nothing."""
     if _current is not None:
         _current.finish(exit_code, quiet)
 
 
 def login(*_arguments: object, **_named: object) -> bool:
-    """Return True: a worker needs no key, the bridge has it."""
+    """Return True: a worker needs no key, because the bridge has it."""
     return True
 
 

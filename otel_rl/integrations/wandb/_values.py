@@ -1,4 +1,4 @@
-"""What a program logs, and W&B's rules for the row and the step of each call. No I/O.
+"""Values that a program logs, and W&B's rules for the row and step of each call. No I/O.
 
     log({...})                  one row; the step advances
     log({...}, commit=False)    into the pending row
@@ -37,7 +37,7 @@ class Table:
         columns: Names of the fields; default W&B's own three.
         data: Rows of values, or a pandas ``DataFrame``.
         rows: An old name of ``data``.
-        dataframe: A pandas ``DataFrame``, instead of all of them.
+        dataframe: A pandas ``DataFrame``, instead of the three above.
         dtype: Ignored, as are ``optional``, ``allow_mixed_types`` and ``log_mode``: values are
             written as they are, and a table that is logged again adds its new rows.
     """
@@ -62,14 +62,12 @@ class Table:
         self.data: list[list[object]] = [list(row) for row in (given if given is not None else ())]
 
     def add_data(self, *data: object) -> None:
-        """Append a row."""
         if len(data) == len(self.columns):
             self.data.append(list(data))
         else:
             warn_once(f"a row of {len(data)} values for {len(self.columns)} columns is dropped.")
 
     def add_column(self, name: object, data: Iterable[object], optional: bool = False) -> None:
-        """Append a column."""
         del optional
         values = list(data)
         if self.data and len(values) != len(self.data):
@@ -80,13 +78,11 @@ class Table:
         self.data = [[*row, value] for row, value in zip(rows, values, strict=True)]
 
     def get_column(self, name: str, convert_to: str | None = None) -> list[object]:
-        """Return the values of a column."""
         del convert_to
         place = self.columns.index(name)
         return [row[place] for row in self.data]
 
     def samples(self) -> Samples:
-        """Return its present rows."""
         return [dict(zip(self.columns, row, strict=False)) for row in self.data]
 
     def __getattr__(self, name: str) -> Any:
@@ -98,7 +94,6 @@ class Row:
     """Values logged at one step.
 
     Attributes:
-        step: The run's step.
         time_ns: Time of the last update, in ns since the Unix epoch.
         values: Flat name to value.
         tables: Name to the samples of a table.
@@ -117,7 +112,6 @@ class Row:
 
     @property
     def size(self) -> int:
-        """Number of values and samples."""
         return len(self.values) + sum(map(len, self.tables.values()))
 
     def __bool__(self) -> bool:
@@ -155,8 +149,9 @@ def flat_row(data: Mapping[str, object], time_ns: int, skip: Skip) -> Row:
 class Rows:
     """The pending row of a run, its step, and which metrics hold steps. Not thread-safe.
 
-    The axis of ``*`` by ``define_metric`` holds steps, and that of other metrics if it is called a
-    step: programs declare one for each group of their metrics, ``train/*`` over ``train/step``.
+    The axis that ``define_metric`` gives ``*`` holds steps; that of other metrics does if its name
+    says step: programs declare one for each group of their metrics, ``train/*`` over
+    ``train/step``.
     """
 
     def __init__(self) -> None:
@@ -170,7 +165,7 @@ class Rows:
 
     @property
     def step(self) -> int:
-        """Step of the next value without one."""
+        """Return the step of the next value without one."""
         return self._pending.step
 
     def add(
@@ -207,7 +202,6 @@ class Rows:
         return [self._at_its_step(done)] if done else []
 
     def forget(self) -> None:
-        """Drop the pending row."""
         self._pending = Row(self.step)
 
     def declare(self, pattern: str, axis: str) -> bool:
@@ -227,10 +221,10 @@ class Rows:
             self._axis_of_all = None
 
     def _at_its_step(self, row: Row) -> Row:
-        """Set the step of a complete row to that of the axis in it, the first declared of several.
+        """Set the step of a complete row to the row's axis, of several the first declared.
 
-        Without one it has the last step, if all metrics have an axis. A value between steps is no
-        step: its axis is given up.
+        A row without an axis has the last step, if all metrics have an axis. An axis with a value
+        that is not integral is given up.
         """
         row.tables = {name: self._news(name, samples) for name, samples in row.tables.items()}
         for axis in tuple(self._axes):

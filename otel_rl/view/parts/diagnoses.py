@@ -1,19 +1,19 @@
 """Diagnoses of runs for the page and for agents: each is made once while nothing is new."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from otel_rl.bridge.diagnosis.histories import LiveHistories, MemoryBound
 from otel_rl.bridge.journal.reader import history_records
 from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.report_json import run_as_json
+from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentStatus
 from otel_rl.view.journals import Found
 from otel_rl.view.text import passage
 from otel_rl.view.worker_places import completed
-
-__all__ = ["Asked", "Diagnoses", "Unread"]
 
 _MOST_MADE: Final = 200
 
@@ -75,6 +75,9 @@ class Diagnoses:
         self._histories = LiveHistories(bound)
         # The one that was made last is the last.
         self._made: dict[tuple[str, Asked], _Made] = {}
+        # By run and its beginning, in bytes, as far as its history was read; the one that was read
+        # last is the last.
+        self._sizes: dict[tuple[str, int], int] = {}
 
     def of(self, found: Found, asked: Asked, *, now_ns: int) -> dict[str, Any]:
         """Return the diagnosis of a run, or of some steps of it.
@@ -102,15 +105,56 @@ class Diagnoses:
             return known.changed_ns == found.run.changed_ns
         return time.monotonic() - known.at_s < self._every_s
 
-    def _make(self, found: Found, asked: Asked, now_ns: int) -> dict[str, Any]:
+    def histories(self, runs: Sequence[Found]) -> list[RunHistory]:
+        """Return the histories of runs that are compared, valid until the next look at them.
+
+        Raises:
+            Unread: Of long histories.
+            ConfigError: Together they are larger than the memory for histories: while one is
+                read, another one would be dropped, and so on without an end.
+            JournalError: A journal cannot be read.
+        """
+        histories, ids = list[RunHistory](), {_begun(found) for found in runs}
+        for place, found in enumerate(runs):
+            self._check_size(ids)
+            try:
+                histories.append(self._history(found))
+            except Unread as exc:
+                self._check_size(ids)
+                raise Unread((place + exc.share) / len(runs)) from exc
+        self._check_size(ids)
+        return histories
+
+    def _check_size(self, runs: Collection[tuple[str, int]]) -> None:
+        if sum(self._sizes.get(one, 0) for one in runs) > self._histories.max_bytes:
+            raise ConfigError(
+                f"The histories of these runs are larger than {self._histories.max_bytes >> 20} "
+                "MiB together.",
+                hint="Choose fewer runs, or use `otel-rl compare`.",
+            )
+
+    def _history(self, found: Found) -> RunHistory:
+        """Return the history of a run, which is valid until the next look at the run.
+
+        Raises:
+            Unread: Of a long history.
+            JournalError: The journal cannot be read.
+        """
         looked = self._histories.look(
             found.open, found.run.key, begun_ns=found.run.begun_ns, budget_s=self._budget_s
         )
+        self._sizes.pop(_begun(found), None)
+        self._sizes[_begun(found)] = looked.memory_bytes
+        while len(self._sizes) > _MOST_MADE:
+            del self._sizes[next(iter(self._sizes))]
         if looked.left:
             with found.open() as connection:
                 records = history_records(connection, found.id)
             raise Unread(1 - looked.left / max(1, records))
-        history = looked.history
+        return looked.history
+
+    def _make(self, found: Found, asked: Asked, now_ns: int) -> dict[str, Any]:
+        history = self._history(found)
         silent_s = max(0.0, (now_ns - history.newest_ns) / _NS_PER_S)
         report = diagnose(
             history,
@@ -121,6 +165,11 @@ class Diagnoses:
         )
         told = run_as_json(found.run.key, history, completed(found, report))
         return {key: _shortened(value) for key, value in told.items()}
+
+
+def _begun(found: Found) -> tuple[str, int]:
+    """Return what tells a run from one that was deleted and had its id before."""
+    return found.id, found.run.begun_ns
 
 
 def _shortened(value: Any) -> Any:  # JSON of any shape

@@ -15,8 +15,6 @@ from otel_rl.view.journals import Found
 from otel_rl.view.run_data import RunData
 from otel_rl.view.text import label, passage
 
-__all__ = ["environment", "health"]
-
 _OWN: Final = "otel_rl/"
 _MAX_COUNTS: Final = 200
 _MAX_HOSTS: Final = 100

@@ -16,8 +16,6 @@ from otel_rl.view.parts.workspace import EVALUATION
 from otel_rl.view.run_data import RunData, Series
 from otel_rl.view.text import in_order, label, passage
 
-__all__ = ["LogWanted", "events", "log"]
-
 _MOST_LINES: Final = 2_000
 _MOST_BYTES: Final = 1_000_000  # of lines in an answer, which is asked for again and again
 _BYTES_BESIDE_TEXT: Final = 60  # of a line: its number, time, worker and stream

@@ -1,6 +1,7 @@
 """Data of the pages *Runs* and *Overview*: state, verdict and charts."""
 
 import math
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from hashlib import blake2s
@@ -28,23 +29,12 @@ from otel_rl.view.parts.workspace import MOST_LINES, amounts, first_row, workspa
 from otel_rl.view.run_data import RunData, Series
 from otel_rl.view.text import label, line_names, passage
 
-__all__ = [
-    "Catalogue",
-    "goodput",
-    "headline",
-    "panel_lines",
-    "run_facts",
-    "run_line",
-    "run_summary",
-    "standing_of",
-    "step_seconds",
-    "time_of_step",
-]
-
 _SPARK_POINTS: Final = 60
 _LINE_POINTS: Final = 600
 _MAX_SPARK_BYTES: Final = 4 << 20  # of stored history; longer ones are read when they are opened
 _NEWEST_OF_LONG: Final = 4  # records, for the value alone
+_RESULTS_S: Final = 0.3  # of one answer
+_MOST_RESULTS: Final = 2_000
 
 _MOST_TAGS: Final = 8  # of a run in the list
 _MOST_MACHINES: Final = 4
@@ -52,6 +42,7 @@ _MOST_MACHINES: Final = 4
 _NS_PER_S: Final = 1e9
 _NS_PER_MS: Final = 1e6
 _MS_PER_S: Final = 1e3
+_MS_PER_HOUR: Final = 3_600_000
 
 _LAST_STEPS: Final = 20
 _LAST_VALUES: Final = 200  # of a key that may have several in a step
@@ -101,18 +92,26 @@ def run_line(found: Found, now_ns: int) -> dict[str, Any]:
 
 def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]:
     """Return a line of the list of runs: its facts, its verdict, and its reward."""
+    standing = standing_of(found)
+    facts = run_facts(found, standing, now_ns)
     with found.open() as connection:
-        keys = read_named_keys(connection, found.id).specs
-        standing = read_standing(connection, found.id)
         size = history_bytes(connection, found.id)
-    told = {"verdict": standing.verdict, "cause": label(standing.cause)}
-    facts = {**run_facts(found, standing, now_ns), **told, "shown": None}
     if size > _MAX_SPARK_BYTES:
-        newest = headline(journals.newest(found, records=_NEWEST_OF_LONG), keys)
-        return {**facts, "shown": newest and {**newest, "xs": [], "ys": []}}
+        return {**facts, **_newest_result(journals, found, standing)}
     data = journals.read(found).data
     step = found.run.step or data.last_step or found.run.step  # by spans alone
-    return {**facts, "step": step, "shown": headline(data, keys)}
+    return {**facts, **_result(found, standing, data), "step": step}
+
+
+def _result(found: Found, standing: Standing, data: RunData) -> dict[str, Any]:
+    shown = headline(data, keys_of(found))
+    return {"verdict": standing.verdict, "cause": label(standing.cause), "shown": shown}
+
+
+def _newest_result(journals: Journals, found: Found, standing: Standing) -> dict[str, Any]:
+    """Return the same without reading the history: the value alone, and not where it came from."""
+    result = _result(found, standing, journals.newest(found, records=_NEWEST_OF_LONG))
+    return {**result, "shown": result["shown"] and {**result["shown"], "ys": []}}
 
 
 def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
@@ -121,7 +120,6 @@ def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
         series = data.series.get(spec.key)
         if series is not None:
             values = [value * spec.own_scale for value in series.values]  # a cost is no reward
-            points = downsample(series.steps, values, most=_SPARK_POINTS)
             last = values[-1]
             newest = last if math.isfinite(last) else str(last)
             return {
@@ -129,7 +127,7 @@ def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
                 "key": label(spec.key),
                 "last": newest,
                 "lost_since": _lost_since(series),
-                **points._asdict(),
+                "ys": downsample(series.steps, values, most=_SPARK_POINTS).ys,
             }
     return None
 
@@ -176,6 +174,12 @@ def standing_of(found: Found) -> Standing:
     """Return the standing of a run, just read."""
     with found.open() as connection:
         return read_standing(connection, found.id)
+
+
+def keys_of(found: Found) -> Sequence[KeySpec]:
+    """Return the keys of a run."""
+    with found.open() as connection:
+        return read_named_keys(connection, found.id).specs
 
 
 def goodput(standing: Standing) -> dict[str, Any] | None:
@@ -316,3 +320,58 @@ def _axis(data: RunData, x: str) -> Callable[[Series], Sequence[float]]:
         reached[steps[place - 1]] if (place := bisect_right(steps, step)) else 0.0
         for step in series.steps
     ]
+
+
+def whole_series(data: RunData, key: str, *, by_time: bool) -> dict[str, Any]:
+    """Return one key of a run, to be compared with that of others; empty if it has none.
+
+    Args:
+        data: Of the run.
+        key: As ``Catalogue.keys`` names it, or as a diagnosis does.
+        by_time: x is the time in hours since the first value of the run; else the step.
+    """
+    name = next((known for known in data.series if label(known) == key), key)
+    series = data.series_of(name) or Series()
+    xs: Sequence[float] = series.steps
+    if by_time:
+        xs = [(ms - data.begun_ns / _NS_PER_MS) / _MS_PER_HOUR for ms in series.times_ms]
+    return downsample(xs, series.values, most=_LINE_POINTS)._asdict()
+
+
+class RunResults:
+    """Last reward and verdict of runs far down the list, each read once. One thread.
+
+    Args:
+        journals: Of the runs.
+        clock_s: Monotonic, in seconds.
+    """
+
+    def __init__(
+        self, journals: Journals, *, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._journals = journals
+        self._clock_s = clock_s
+        # By id, with the time of the run's last change then; the longest read ago first.
+        self._known: dict[str, tuple[int, dict[str, Any]]] = {}
+
+    def of(self, runs: Sequence[Found]) -> dict[str, Any]:
+        """Return what is known after reading on for a moment, and how many were never read.
+
+        Those come first, then those that have changed since, the longest read ago first: of runs
+        that go on all the time none is forgotten.
+        """
+        until_s = self._clock_s() + _RESULTS_S
+        order = {run_id: place for place, run_id in enumerate(self._known)}
+        for run in sorted(runs, key=lambda run: order.get(run.id, -1)):
+            known = self._known.get(run.id)
+            if known is not None and known[0] == run.run.changed_ns:
+                continue
+            if self._clock_s() >= until_s:
+                break
+            self._known.pop(run.id, None)
+            result = _newest_result(self._journals, run, standing_of(run))
+            self._known[run.id] = run.run.changed_ns, result
+            if len(self._known) > _MOST_RESULTS:
+                del self._known[next(iter(self._known))]
+        found = {run.id: self._known[run.id][1] for run in runs if run.id in self._known}
+        return {"runs": found, "unread": len(runs) - len(found)}

@@ -20,8 +20,6 @@ from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.rollouts import Head, Part, parts_of
 from otel_rl.view.journals import Found
 
-__all__ = ["MAX_HEADS", "Entry", "RolloutIndex", "RolloutIndices"]
-
 MAX_HEADS: Final = 300_000
 """Of all runs that are looked at: some 150 MB. Of a longer run, the newest are found."""
 

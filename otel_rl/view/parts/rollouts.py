@@ -22,8 +22,6 @@ from otel_rl.view.journals import Found
 from otel_rl.view.parts.rollout_index import Entry, RolloutIndex
 from otel_rl.view.text import label, passage
 
-__all__ = ["Order", "Wanted", "in_flight", "one_rollout", "prompts", "rollouts"]
-
 _PAGE: Final = 100
 _MOST_REWARDS: Final = 5_000  # of a histogram: of more, an even selection by rank
 _MOST_IN_FLIGHT: Final = 500
@@ -61,7 +59,6 @@ class Wanted(NamedTuple):
         lowest: Only rewards from here on; None for all, also those without a reward.
         highest: Only rewards up to here.
         prompt: Digest of the prompt; None for all.
-        group: Empty for all.
         page: From 0.
     """
 
@@ -74,7 +71,6 @@ class Wanted(NamedTuple):
     lowest: float | None = None
     highest: float | None = None
     prompt: int | None = None
-    group: str = ""
     page: int = 0
 
 
@@ -141,7 +137,6 @@ def one_rollout(found: Found, index: RolloutIndex, number: int) -> dict[str, Any
     return {
         "number": str(number),
         "prompt": str(entry.head.prompt) if entry.head.prompt else "",
-        "time_ms": entry.head.time_ns / 1e6,
         "trace_id": label(str(fields.get("trace_id", ""))),
         "fields": [[label(name), _shown(value)] for name, value in _sample(entry, fields).items()],
     }
@@ -270,8 +265,6 @@ def _filters(index: RolloutIndex, wanted: Wanted) -> Iterator[Callable[[Head], b
     for name in _CHOICES:
         if text := getattr(wanted, name):
             yield _is_one_of(name, {one for one in index.choices[name] if label(one) == text})
-    if text := wanted.group:
-        yield lambda head: label(head.group) == text
     if wanted.prompt is not None:
         yield lambda head: head.prompt == wanted.prompt
     lowest, highest = wanted.lowest, wanted.highest
@@ -311,7 +304,6 @@ def _sample(entry: Entry, fields: Mapping[str, Any]) -> _Sample:
 
 def _prompt_row(prompt: int, step: int | None, some: Sequence[Entry]) -> dict[str, Any]:
     rewards = [reward for _, reward in _rewards(some)]
-    advantages = [one.head.advantage for one in some if _is_finite(one.head.advantage)]
     best = max(rewards, default=None)
     return {
         "prompt": str(prompt),
@@ -322,16 +314,7 @@ def _prompt_row(prompt: int, step: int | None, some: Sequence[Entry]) -> dict[st
         "spread": None if best is None else best - min(rewards),
         "best": best,
         "characters": sum(one.head.length for one in some) / len(some),
-        "rewards": [one.head.reward if _is_finite(one.head.reward) else None for one in some][
-            :_PAGE
-        ],
-        "advantages": advantages[:_PAGE],
-        "outcomes": sorted({label(one.head.outcome) for one in some if one.head.outcome}),
     }
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
 
 
 def _rewards(entries: Iterable[Entry]) -> Iterator[tuple[int | None, float]]:

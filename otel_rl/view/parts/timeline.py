@@ -22,8 +22,6 @@ from otel_rl.view.run_data import RunData
 from otel_rl.view.text import in_order, label
 from otel_rl.view.worker_places import spans_of
 
-__all__ = ["before_and_after", "step_without_spans", "timeline"]
-
 _MAX_SPANS: Final = 3_000
 _MAX_LINKS: Final = 4_000
 _MAX_STEPS: Final = 8
@@ -290,7 +288,6 @@ def _step(step: int, roots: Sequence[SpanRecord], start_ns: int) -> dict[str, An
         "step": step,
         "start": (begun_ns - start_ns) / 1e9,
         "seconds": (end_ns - begun_ns) / 1e9,
-        "trace": roots[0].span_id[:16].hex(),
     }
 
 

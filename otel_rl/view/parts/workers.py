@@ -1,9 +1,10 @@
-"""Data of the page *Workers*: time of a phase by worker and step, and each worker's state."""
+"""Data of the page *Workers*: times and measurements by worker and step, and each one's state."""
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, Final, NamedTuple, TypeVar
 
 from otel_rl.bridge.rows.series.streams import WorkerStanding
 from otel_rl.bridge.rows.stored_run import read_standing
@@ -11,11 +12,18 @@ from otel_rl.view.journals import Found
 from otel_rl.view.run_data import Cells, RunData
 from otel_rl.view.text import in_order, label
 
-__all__ = ["heatmap", "phases", "standing"]
+_ID_PREFIX: Final = "="
+"""Begins the ids of measurements, which phases do not have."""
 
 _MAX_COLUMNS: Final = 240
 _MAX_ROWS: Final = 200
 _MAX_DEVICES: Final = 16  # of a worker
+
+_LOOKED_AT: Final = 512
+"""Newest values of a key that decide its place in the list."""
+
+_NOISE: Final = 0.01
+"""Part of a key's usual value that counts as no deviation."""
 
 _STANDINGS: Final = {
     WorkerStanding.NEW: "new",
@@ -26,25 +34,25 @@ _STANDINGS: Final = {
 }
 
 
+T = TypeVar("T")
+
+
 def phases(data: RunData) -> list[dict[str, Any]]:
     """Return the phases of a run, the longest first."""
-    found = [
+    return [
         {
             "id": f"{role}/{phase}",
             "role": label(role),
             "phase": label(phase),
             "waits": (role, phase) in data.waits,
-            "seconds": sum(cells.seconds),
         }
-        for (role, phase), cells in data.phases.items()
+        for (role, phase), _ in sorted(
+            data.phases.items(), key=lambda one: (one[0] in data.waits, -sum(one[1].seconds))
+        )
     ]
-    found.sort(key=lambda one: (one["waits"], -float(one["seconds"])))
-    return found
 
 
-def heatmap(
-    data: RunData, phase: str, *, first: int | None = None, last: int | None = None
-) -> dict[str, Any] | None:
+def heatmap(data: RunData, phase: str) -> dict[str, Any] | None:
     """Return seconds of a phase by worker and step; None if there is no such phase.
 
     Steps that are too many for the picture share a column, with the longest of them. Of many
@@ -54,8 +62,6 @@ def heatmap(
     Args:
         data: Of the run.
         phase: ``<role>/<phase>``.
-        first: The first step; None for the first of all.
-        last: The last step.
     """
     role, _, name = phase.rpartition("/")
     cells = next(
@@ -64,38 +70,119 @@ def heatmap(
     )
     if cells is None or not cells.steps:
         return None
-    begin = max(min(cells.steps), first if first is not None else min(cells.steps))
-    end = min(max(cells.steps), last if last is not None else max(cells.steps))
-    width = max(1, -(-(end - begin + 1) // _MAX_COLUMNS))
-    rows = _by_worker(cells, begin, end)
-    worst = sorted(rows, key=lambda worker: -max(rows[worker].values()))[:_MAX_ROWS]
-    by_place = {place: worker for worker, place in data.workers.items()}
-    chosen = sorted((in_order(by_place[place]), place) for place in worst)
-    columns = (end - begin) // width + 1
-    values = []
-    for _, place in chosen:
-        row: list[float | None] = [None] * columns
-        for step, seconds in rows[place].items():
-            column = (step - begin) // width
-            row[column] = max(seconds, row[column] or 0.0)
-        values.append(row)
+    rows: dict[int, dict[int, float]] = defaultdict(dict)
+    span = _columns(cells)
+    for worker, step, seconds in zip(cells.workers, cells.steps, cells.seconds, strict=True):
+        rows[worker][step] = rows[worker].get(step, 0.0) + seconds
+    drawn, picture = _picture(data, rows, span, lambda seconds: seconds)
+    return {"phase": label(phase), **picture, "seconds": drawn}
+
+
+class _Cell(NamedTuple):
+    value: float
+    deviation: float  # from the median of the workers at the step
+
+
+def measurements(data: RunData, units: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the keys that several workers measured; that with the oddest worker first.
+
+    Args:
+        data: Of the run.
+        units: Of keys, in words; those without one may be missing.
+    """
+    found = [
+        (_oddity(cells), key) for key, cells in data.measured.items() if len({*cells.workers}) > 1
+    ]
+    found.sort(key=lambda one: (-one[0], one[1]))
+    return [
+        {"id": f"{_ID_PREFIX}{key}", "key": label(key), "unit": label(units.get(key, ""))}
+        for _, key in found
+    ]
+
+
+def deviations(data: RunData, chosen: str) -> dict[str, Any] | None:
+    """Return values of a key by worker and step, and their distances from the step's median.
+
+    Steps that share a column show the value that is farthest from its median. Of many workers those
+    that were farthest at any step are shown.
+
+    Args:
+        data: Of the run.
+        chosen: Id of the measurement.
+
+    Returns:
+        None if no workers measured it.
+    """
+    key = chosen.removeprefix(_ID_PREFIX)
+    cells = data.measured.get(key) if chosen.startswith(_ID_PREFIX) else None
+    if cells is None:
+        return None
+    rows = _from_median(zip(cells.workers, cells.steps, cells.seconds, strict=True))
+    drawn, picture = _picture(data, rows, _columns(cells), lambda cell: abs(cell.deviation))
     return {
-        "phase": label(phase),
-        "workers": [label(by_place[place]) for _, place in chosen],
-        "steps": [begin + width * column for column in range(columns)],
-        "width": width,
-        "seconds": values,
+        "key": label(key),
+        **picture,
+        "values": [[None if cell is None else cell.value for cell in row] for row in drawn],
+        "deviations": [[None if cell is None else cell.deviation for cell in row] for row in drawn],
+    }
+
+
+def _columns(cells: Cells) -> range:
+    """Return the steps, as the first one of each column."""
+    begin, end = min(cells.steps), max(cells.steps) + 1
+    return range(begin, end, max(1, -(-(end - begin) // _MAX_COLUMNS)))
+
+
+def _picture(
+    data: RunData, rows: Mapping[int, Mapping[int, T]], span: range, size: Callable[[T], float]
+) -> tuple[list[list[T | None]], dict[str, Any]]:
+    """Return the cells of the workers with the largest ones, and what stands beside them.
+
+    Of the steps of a column the largest cell is shown.
+    """
+    names = {place: worker for worker, place in data.workers.items()}
+    worst = sorted(rows, key=lambda worker: -max(map(size, rows[worker].values())))[:_MAX_ROWS]
+    chosen = sorted((in_order(names[place]), place) for place in worst)
+    drawn = []
+    for _, place in chosen:
+        row: list[T | None] = [None] * len(span)
+        for step, cell in rows[place].items():
+            column = (step - span.start) // span.step
+            known = row[column]
+            if known is None or size(cell) > size(known):
+                row[column] = cell
+        drawn.append(row)
+    return drawn, {
+        "workers": [label(names[place]) for _, place in chosen],
+        "steps": [*span],
+        "width": span.step,
         "left_out": len(rows) - len(chosen),
     }
 
 
-def _by_worker(cells: Cells, first: int, last: int) -> Mapping[int, Mapping[int, float]]:
-    rows: dict[int, dict[int, float]] = defaultdict(dict)
-    for worker, step, seconds in zip(cells.workers, cells.steps, cells.seconds, strict=True):
-        if first <= step <= last:
-            row = rows[worker]
-            row[step] = row.get(step, 0.0) + seconds
+def _from_median(cells: Iterable[tuple[int, int, float]]) -> Mapping[int, Mapping[int, _Cell]]:
+    """Return the last value of each worker at each step, with its distance from the median."""
+    steps: dict[int, dict[int, float]] = defaultdict(dict)
+    for worker, step, value in cells:
+        steps[step][worker] = value
+    rows: dict[int, dict[int, _Cell]] = defaultdict(dict)
+    for step, values in steps.items():
+        usual = median(values.values())
+        for worker, value in values.items():
+            rows[worker][step] = _Cell(value, value - usual)
     return rows
+
+
+def _oddity(cells: Cells) -> float:
+    """Return how much farther than its peers the oddest worker stays from the median."""
+    newest = slice(-_LOOKED_AT, None)
+    rows = _from_median(
+        zip(cells.workers[newest], cells.steps[newest], cells.seconds[newest], strict=True)
+    )
+    far = [abs(median(cell.deviation for cell in row.values())) for row in rows.values()]
+    usual = median(abs(value) for value in cells.seconds[newest])
+    noise = median(far) + _NOISE * usual
+    return max(far) / noise if noise else (math.inf if max(far) else 0.0)
 
 
 def _standing(found: Found, standing: WorkerStanding) -> str:

@@ -15,8 +15,6 @@ from otel_rl.dashboard.sections import OWN
 from otel_rl.records import KeySpec
 from otel_rl.semconv import names
 
-__all__ = ["EVALUATION", "MOST_LINES", "amounts", "first_row", "workspace"]
-
 MOST_LINES: Final = 60
 """Keys that differ by a number, in one chart."""
 

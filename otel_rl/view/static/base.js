@@ -131,6 +131,18 @@ const otelRl = {
     return [params[name] ?? usual, set];
   },
 
+  // What opens has the focus, as soon as it is there, which goes on where it was when that closes.
+  useFocus(element, isThere) {
+    const { useEffect, useRef } = preactHooks;
+    const from = useRef(null);
+    useEffect(() => {
+      if (!isThere) return;
+      if (!element.current.parentElement.contains(document.activeElement)) from.current = document.activeElement;
+      element.current.focus({ preventScroll: true });
+    }, [isThere]);
+    useEffect(() => () => from.current?.focus({ preventScroll: true }), []);
+  },
+
   // What is typed, once it has been the same for a moment.
   useDelayed(value, ms) {
     const { useEffect, useState } = preactHooks;
@@ -263,7 +275,8 @@ const otelRl = {
     if (seconds >= 172800) return `${Math.round(seconds / 86400)} d`;
     if (seconds >= 7200) return `${Math.round(seconds / 3600)} h`;
     if (seconds >= 120) return `${Math.round(seconds / 60)} min`;
-    return seconds >= 10 ? `${Math.round(seconds)} s` : `${seconds.toPrecision(2)} s`;
+    if (seconds >= 10) return `${Math.round(seconds)} s`;
+    return seconds >= 0.01 || !seconds ? `${seconds.toPrecision(2)} s` : `${Number((1000 * seconds).toPrecision(2))} ms`;
   },
 
   // How long ago something was; in a report, which is read next week, when it was.
@@ -285,8 +298,14 @@ const otelRl = {
   // Parts of pages
 
   Badge({ word }) {
-    const kind = { "no clear cause": "unclear", "ended without report": "ended" }[word] || word;
+    const kind = { "no clear cause": "unclear", "beyond a reference": "unclear", "ended without report": "ended" }[word] || word;
     return otelRl.html`<span class=${`badge ${kind}`}>${word}</span>`;
+  },
+
+  // The id of a trace, which leads to the backend of the traces.
+  Trace({ id, url }) {
+    const target = url.replaceAll("{trace_id}", encodeURIComponent(id));
+    return /^https?:\/\//.test(target) ? otelRl.html`<a class="trace" href=${target} rel="noreferrer" target="_blank">${id}</a>` : otelRl.html`<code>${id}</code>`;
   },
 
   // A small line without axes.
@@ -306,6 +325,24 @@ const otelRl = {
   Toggle({ label, options, chosen, onchoose }) {
     return otelRl.html`<span class="row" role="group" aria-label=${label}>${options.map(([value, text]) =>
       otelRl.html`<button key=${value} type="button" aria-pressed=${String(value === chosen)} onClick=${() => onchoose(value)}>${text}</button>`)}</span>`;
+  },
+
+  // Buttons that are one stop of the Tab key: arrow keys, Home and End lead from one to another.
+  Toolbar({ label, children }) {
+    const bar = preactHooks.useRef(null);
+    const at = preactHooks.useRef(0);
+    const buttons = () => [...bar.current.querySelectorAll("button")];
+    const mark = () => buttons().forEach((one, place) => { one.tabIndex = place === at.current ? 0 : -1; });
+    const enter = (event) => { at.current = buttons().indexOf(event.target); mark(); };
+    const move = (event) => {
+      const all = buttons();
+      const to = { ArrowLeft: at.current - 1, ArrowRight: at.current + 1, Home: 0, End: all.length - 1 }[event.key];
+      if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      all.at(to % all.length).focus();
+    };
+    preactHooks.useLayoutEffect(mark, []);
+    return otelRl.html`<span role="toolbar" class="toolbar" aria-label=${label} ref=${bar} onfocusin=${enter} onKeyDown=${move}>${children}</span>`;
   },
 
   // Rows of a table by a column; those without a value come last. `order` is {by, down}, without `by` the rows stay.

@@ -16,7 +16,7 @@ otelRl.charts = {
     if (["coming", "there"].includes(plotly.value)) return;
     plotly.set("coming");
     const over = () => plotly.set(globalThis.Plotly ? "there" : "missing");
-    document.head.append(Object.assign(document.createElement("script"), { src: "/api/plotly.js", onload: over, onerror: over }));
+    document.head.append(Object.assign(document.createElement("script"), { src: "/static/plotly.js", onload: over, onerror: over }));
   },
 
   // Each phase of the registry has one colour on every page: work is warm or bright, synchronisation violet, waits
@@ -55,16 +55,17 @@ otelRl.charts = {
       font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12, color: quiet },
       hoverlabel: { bgcolor: "#ffffff", bordercolor: quiet, font: { size: 12 }, namelength: 40 },
       legend: { orientation: "h", y: -0.18, x: 0, font: { size: 11 } },
-      xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
+      xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true }, ...rest, // the second y has crosses alone
     };
   },
 
-  config(more = {}) {
-    return { displayModeBar: false, responsive: true, showTips: false, plotGlPixelRatio: 1, ...more };
-  },
+  title: (text) => ({ text, standoff: 4, font: { size: 11 } }), // of an axis
 
-  draw(element, traces, layout, config) {
-    return Plotly.react(element, traces, otelRl.charts.layout(layout), otelRl.charts.config(config));
+  draw(element, traces, layout) {
+    Plotly.react(element, traces, otelRl.charts.layout(layout), { displayModeBar: false, responsive: true, showTips: false, plotGlPixelRatio: 1 });
+    // What was drawn before keeps its size, also where there are more rows now, or a chart fills the window.
+    const { width, height } = element._fullLayout;
+    if (Math.abs(width - element.clientWidth) + Math.abs(height - element.clientHeight) > 1) Plotly.Plots.resize(element);
   },
 
   // Lines of one panel, with marks where workers failed and where a cause began. `tools` are
@@ -104,13 +105,12 @@ otelRl.charts = {
     }));
     const layout = {
       shapes,
-      xaxis: { ...(x === "time" ? { type: "date" } : { title: { text: plain(axis || "step"), standoff: 4, font: { size: 11 } } }), ...(range ? { range: range.map(at), autorange: false } : { autorange: true }) },
+      xaxis: { ...(x === "time" ? { type: "date" } : { title: otelRl.charts.title(plain(axis || "step")) }), ...(range ? { range: range.map(at), autorange: false } : { autorange: true }) },
       yaxis: { rangemode: panel.stacked ? "tozero" : "normal", ...otelRl.charts.heightOf(traces, panel, tools) },
-      ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}),
       uirevision: `${x} ${axis} ${range} ${tools.log} ${tools.robust}`,
     };
     const isNew = !element.data;
-    const drawn = otelRl.charts.draw(element, traces, layout);
+    otelRl.charts.draw(element, traces, layout);
     Object.assign(element, { onzoom, onstep, measured });
     if (isNew) {
       element.on("plotly_relayout", (change) => {
@@ -121,7 +121,6 @@ otelRl.charts = {
       otelRl.charts.shareCursor(element);
     }
     otelRl.charts.byKeyboard(element, panel.title, () => otelRl.charts.pointsOf(element, panel.unit, onstep));
-    return drawn;
   },
 
   // The range of y: logarithmic, without the most extreme values, or of a constant not magnified until it fills the chart.

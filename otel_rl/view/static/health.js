@@ -22,7 +22,7 @@ otelRl.pages.health = function Health({ run, tick, onready }) {
           <div class=${`meter ${percent > 80 ? "near" : ""}`} role="meter" aria-valuenow=${Math.min(100, percent)} aria-valuemin="0" aria-valuemax="100" aria-label=${one.name}><i style=${`width:${Math.min(100, percent)}%`}></i></div>`;
       })}</div>
       <div class="card"><h3>Failures of workers</h3>${found.failures.length ? html`<ul>${found.failures.map((one) => html`<li>${one}</li>`)}</ul>` : html`<p class="quiet">None.</p>`}</div>
-      <div class="card wide scroll" tabindex="0" role="region" aria-label="Counters"><h3>Counters of this run</h3>${found.counts.length ? html`<table><tbody>${found.counts.map((one) => html`<tr key=${one.key}><td>${one.key}</td><td>${number(one.value)} ${one.unit}</td></tr>`)}</tbody></table>` : html`<p class="quiet">None yet.</p>`}</div>
+      <div class="card wide scroll" tabindex="0" role="region" aria-label="Counters"><h3>Counters of this run</h3>${found.left_out ? html`<p class="quiet" id="left-out">Values of further keys, which no chart has room for: ${found.left_out.toLocaleString("en")}</p>` : null}${found.counts.length ? html`<table><tbody>${found.counts.map((one) => html`<tr key=${one.key}><td>${otelRl.withUnit(one.key, one.unit)}</td><td>${number(one.value)}</td></tr>`)}</tbody></table>` : html`<p class="quiet">None yet.</p>`}</div>
       <div class="card wide scroll" id="environment"><h3>Environment</h3>${environment.length ? null : html`<p class="quiet">Not reported.</p>`}
         <table><tbody>${environment.map(([key, value]) => html`<tr key=${key}><td>${key}</td><td class="text">${value}</td></tr>`)}</tbody></table></div></div>`;
 };

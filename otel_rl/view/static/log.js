@@ -6,12 +6,14 @@
 
   otelRl.logOf = (run, worker, at) => `#/${otelRl.address(`run/${run}/log`, { worker, at: at && Math.round(at) })}`;
 
-  // What happened in the run, over all charts. Marks that are near to each other are one.
-  otelRl.Events = function Events({ run, found, causes, x, range }) {
+  // What happened in the run, with the begin of each cause.
+  otelRl.happened = (events, causes) => [...events.listed, ...causes.map((cause) => ({ kind: "cause", step: cause.since_step, time_ms: cause.since_ms, worker: cause.worker, words: `${cause.kind} ${cause.worker || cause.role || ""}` }))];
+
+  // That, over all charts. Marks that are near to each other are one.
+  otelRl.Events = function Events({ run, found, listed, x, range }) {
     if (!["step", "time"].includes(x)) return null;
     const isTime = x === "time";
     const [first, last] = range ?? (isTime ? found.times : found.steps);
-    const listed = [...found.listed, ...causes.map((cause) => ({ kind: "cause", step: cause.since_step, time_ms: cause.since_ms, worker: cause.worker, words: `${cause.kind} ${cause.worker || cause.role || ""}` }))];
     const marks = new Map();
     for (const one of listed) {
       const at = isTime ? one.time_ms : one.step;

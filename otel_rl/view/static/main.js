@@ -22,7 +22,7 @@
   function route() {
     const [kind, run, name, ...more] = otelRl.place.value.parts;
     if (kind === "run" && run) return { run, name: names.includes(name) ? name : names[0], more: more.length ? more.join("/") : undefined };
-    if (otelRl.report) return { run: otelRl.report.runs.only, name: names[0] };
+    if (otelRl.report) return { run: otelRl.report.runs?.only, name: names[0] };
     return { name: "runs" };
   }
 
@@ -74,7 +74,7 @@
       const goesOn = !overview || ["running", "stalled"].includes(overview.state);
       live.classList.toggle("on", state === "live" && goesOn);
       if (otelRl.report) { // what is "ago" in it, is before this time
-        const { now_ms: made } = otelRl.report[`runs/${otelRl.report.runs.only}/overview`];
+        const made = otelRl.report.made_ms ?? otelRl.report[`runs/${otelRl.report.runs.only}/overview`].now_ms;
         live.textContent = `report of ${new Date(made).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}`;
       } else {
         live.textContent = { live: goesOn ? "live" : "up to date", lost: "not connected", ended: "ended", told: "not live" }[state] ?? "";
@@ -99,6 +99,7 @@
     useStore(otelRl.place);
     const tick = useStore(changes);
     const to = route();
+    if (otelRl.report?.compare) return html`<${Live} /><${otelRl.pages.compare} onready=${ready} />`;
     return to.run ? html`<${Run} key=${to.run} tick=${tick} ...${to} />` : html`<${Live} /><${Banner} /><${otelRl.pages.runs} tick=${tick} onready=${ready} />`;
   }
 
@@ -117,6 +118,11 @@
     const page = `${name} ${more}`;
     const overview = found;
     useEffect(() => { if (overview && done === page) ready(name); }, [Boolean(overview), done, page]);
+    const tabs = useRef(null);
+    useEffect(() => { // on a phone there is not room for all of them
+      const tab = tabs.current?.querySelector("[aria-current]");
+      if (tab) tabs.current.scrollLeft = tab.offsetLeft - (tabs.current.clientWidth - tab.offsetWidth) / 2;
+    }, [name, Boolean(overview)]);
     usePrefetch(run, isNew ? overview : null, asked);
     useEffect(() => {
       document.getElementById("crumbs").textContent = overview ? `${overview.experiment} / ${overview.trial}` : "";
@@ -128,7 +134,7 @@
     const Page = otelRl.pages[name];
     return html`<${Live} overview=${overview} /><${Banner} /><${Header} run=${run} overview=${overview} isOverview=${name === "overview"} isOff=${isOff} />
       ${error && error.status && !isOff ? html`<p class="notice" id="notice">${error.message}</p>` : null}
-      <nav class="tabs" aria-label="Pages">${names.map((one) => html`<a key=${one} href=${`#/run/${run}/${one}`} aria-current=${one === name ? "page" : null}>${titleOf(one)}</a>`)}</nav>
+      <nav class="tabs" ref=${tabs} aria-label="Pages">${names.map((one) => html`<a key=${one} href=${`#/run/${run}/${one}`} aria-current=${one === name ? "page" : null}>${titleOf(one)}</a>`)}</nav>
       <div key=${page}><${Page} key=${page} run=${run} more=${more} tick=${tick} overview=${overview} onready=${() => setDone(page)} /></div>`;
   }
 
@@ -152,7 +158,7 @@
       ["workers alive", expected ? `${found.state === "interrupted" ? "?" : alive} of ${expected}` : ["running", "stalled"].includes(found.state) ? String(alive) : "–"], ["worker failures", sum("failures")],
     ];
     return html`<div class="row"><h1><bdi>${found.experiment}</bdi></h1><${Badge} word=${found.state} /><span class="quiet cut"><bdi>${found.trial}</bdi></span><span class="grow"></span>
-        ${otelRl.report || isOff || found.read < 1 ? null : html`<a id="save" href=${`/api/runs/${run}/report`} download=${`${found.experiment}-${found.trial}.html`.replace(/[^\w.-]+/g, "_")} title="The run as one file of 5 MB, to mail or to keep">Save as one file</a>`}</div>
+        ${otelRl.report || isOff || found.read < 1 ? null : html`<a id="save" href=${`/api/runs/${run}/report`} download=${`${found.experiment}-${found.trial}.html`.replace(/[^\w.-]+/g, "_")} title="The run as one file of 2 MB, to mail or to keep">Save as one file</a>`}</div>
       ${found.crash ? html`<p class="notice">${found.crash}</p>` : null}
       ${found.read < 1 ? html`<p class="notice">Reading the history: ${Math.round(100 * found.read)} %</p>` : null}
       ${facts.length ? html`<div class="facts">${facts.map(([name, value], place) => html`<div class="card fact" key=${place}><b class=${String(value).length > 10 ? "long" : null} title=${value}>${value}</b><span>${name}</span></div>`)}</div>` : html`<p></p>`}`;

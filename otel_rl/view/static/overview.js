@@ -1,6 +1,6 @@
 "use strict";
 {
-  const { html, Badge, Select, Toggle, useAnswer, useEffect, useParam, useRef, useState, useStore } = otelRl;
+  const { html, Badge, Select, Toggle, Trace, useAnswer, useEffect, useParam, useRef, useState, useStore } = otelRl;
   const { Legend, Plot } = otelRl.charts;
   const MOST_OPEN = 12; // charts of a section that is open from the start
   const MOST_LINES = 60; // of workers in one chart
@@ -59,8 +59,9 @@
       setStars(next);
       otelRl.keep(`stars.${overview.experiment}`, next);
     };
+    const happened = otelRl.happened(overview.events, diagnosis?.causes ?? []);
     const common = {
-      run, tick, detail: detail === "full" ? "full" : null, x: otelRl.report ? "step" : x, axis: overview.amounts?.[x] ? x : "", marks: marksOf(overview, diagnosis, x), full, setFull, star, isFirst, forPaper, onread: setDrawn, baseline, isDifference: Boolean(diff),
+      run, tick, detail: detail === "full" ? "full" : null, x: otelRl.report ? "step" : x, axis: overview.amounts?.[x] ? x : "", marks: marksOf(happened, x), full, setFull, star, isFirst, forPaper, onread: setDrawn, baseline, isDifference: Boolean(diff),
       tools: { smooth: Number(smooth), log: Boolean(log), robust: Boolean(robust) }, zoom: zoom && !otelRl.report ? zoom.split("~").map(Number) : null,
       setZoom: (range) => setZoom(range && range.map((at) => (x === "time" ? Date.parse(at) : at)).join("~")), pick: otelRl.report || x !== "step" ? null : setPicked,
     };
@@ -70,7 +71,7 @@
       <${Verdict} run=${run} tick=${tick} diagnosis=${diagnosis} overview=${overview} />
       <${Goodput} found=${overview.goodput} />
       ${otelRl.report ? html`<${Provenance} run=${run} />` : null}
-      <${otelRl.Events} run=${run} found=${overview.events} causes=${diagnosis?.causes ?? []} x=${common.x} range=${common.zoom} />
+      <${otelRl.Events} run=${run} found=${overview.events} listed=${happened} x=${common.x} range=${common.zoom} />
       <div class="row controls tools"><span class="grow"></span>
         ${baseline ? html`<button type="button" id="diff" aria-pressed=${String(Boolean(diff))} title="What is more than in the baseline" onClick=${() => setDiff(diff ? "" : "1")}>difference</button>
           <button type="button" id="base" aria-label=${`beside ${baseline.name} ×, remove the baseline`} onClick=${() => { otelRl.setBaseline(null); setBase(""); setDiff(""); }}>beside ${baseline.name} ×</button>` : null}
@@ -91,15 +92,10 @@
   };
 
   // Where workers failed and causes began.
-  function marksOf(overview, diagnosis, x) {
-    const isTime = x === "time";
-    if (!isTime && x !== "step") return [];
-    const marks = overview.events.listed.filter((one) => one.kind === "failure" && (isTime || one.step !== null)).map((one) => ({ x: isTime ? new Date(one.time_ms) : one.step, kind: "bad" }));
-    for (const cause of diagnosis?.causes ?? []) {
-      const at = isTime ? cause.since_ms : cause.since_step;
-      if (at !== null) marks.push({ x: isTime ? new Date(at) : at, kind: "cause" });
-    }
-    return marks;
+  function marksOf(happened, x) {
+    const at = { step: (one) => one.step, time: (one) => one.time_ms && new Date(one.time_ms) }[x];
+    const kinds = { failure: "bad", cause: "cause" };
+    return at ? happened.filter((one) => kinds[one.kind] && at(one) !== null).map((one) => ({ x: at(one), kind: kinds[one.kind] })) : [];
   }
 
   function Card({ run, tick, panel, detail, x, axis, marks, full, setFull, star, isFirst, forPaper, tools, zoom, setZoom, pick, onread, baseline, isDifference }) {
@@ -129,17 +125,22 @@
       element.seen = true;
       element.wanted = wanted;
       otelRl.charts.lines(element, panel, lines, { x, axis, marks, tools, range: zoom, base: others, onzoom: setZoom, onstep: pick });
-      if (Boolean(element.isFull) !== isFull) { element.isFull = isFull; Plotly.Plots.resize(element); }
+    };
+    // The card is made anew where it goes to: who pressed its star goes on at the one beside it.
+    const move = (event) => {
+      const all = [...document.querySelectorAll(".star")], at = all.indexOf(event.currentTarget), isMouse = event.detail > 0;
+      star(panel.id);
+      requestAnimationFrame(() => { if (document.activeElement === document.body) (all[at + 1] ?? all[at - 1])?.focus({ preventScroll: isMouse }); });
     };
     const problem = failure ?? (isSeen ? error?.message : null);
     return html`<article class=${`card chart ${isFull ? "full" : ""}`} ref=${card}>
       <div class="title"><h3 title=${[panel.title, panel.about, ...panel.keys.slice(0, 3)].filter(Boolean).join("\n")}><bdi>${panel.title}</bdi>${more === undefined ? null : html` <span class="quiet more-than" title=${`At the last step of both, compared with ${baseline.name}`}>${more < 0 ? "−" : "+"}${otelRl.number(Math.abs(more))}</span>`}</h3>
-        <span class="acting"><button type="button" class="star" aria-pressed=${String(isFirst(panel.id))} aria-label=${`Show first: ${panel.title}`} title="Show first" onClick=${() => star(panel.id)}>${isFirst(panel.id) ? "★" : "☆"}</button>
-          <button type="button" class="large" aria-pressed=${String(isFull)} aria-label=${`Fill the window: ${panel.title}`} title="Fill the window (Esc)" onClick=${() => setFull(isFull ? null : panel.id)}>⤢</button></span>
-        <${otelRl.saving.Buttons} run=${run} panel=${panel} plot=${plot} query=${query} axis=${axis || x} isDrawn=${Boolean(otelRl.report || isMinus || others.length)} what=${isMinus ? `difference to ${baseline.name}` : "value"} onfail=${setFailure} /></div>
+        <${otelRl.Toolbar} label=${`Tools: ${panel.title}`}><button type="button" class="star" aria-pressed=${String(isFirst(panel.id))} aria-label=${`Show first: ${panel.title}`} title="Show first" onClick=${move}>${isFirst(panel.id) ? "★" : "☆"}</button>
+          <button type="button" class="large" aria-pressed=${String(isFull)} aria-label=${`Fill the window: ${panel.title}`} title="Fill the window (Esc)" onClick=${() => setFull(isFull ? null : panel.id)}>⤢</button>
+        <${otelRl.saving.Buttons} run=${run} panel=${panel} plot=${plot} query=${query} axis=${axis || x} isDrawn=${Boolean(otelRl.report || isMinus || others.length)} what=${isMinus ? `difference to ${baseline.name}` : "value"} onfail=${setFailure} /><//></div>
       ${problem ? html`<p class="failure" role="status">${problem}</p>` : null}
       <div class="drawn"><${Plot} class="plot" data-panel=${panel.id} draw=${draw} deps=${[...wanted, isSeen]} /><i class="cursor"></i></div>
-      ${names.length > 12 ? html`<p class="quiet">${names.length} lines, from ${names[0][0]} (blue) to ${names.at(-1)[0]} (red)</p>` : names.length > 1 ? html`<${Legend} names=${names} />` : null}
+      ${names.length > 12 ? html`<p class="quiet">${names.length} lines, from ${names[0][0]} (blue) to ${names.at(-1)[0]} (red)</p>` : names.length > 1 || (names.length && panel.stacked) ? html`<${Legend} names=${names} />` : null}
       ${panel.healthy ? html`<p class="quiet healthy">Healthy: ${panel.healthy}</p>` : null}
     </article>`;
   }
@@ -147,7 +148,7 @@
   // A step that stands out in a chart leads to its spans and its samples.
   function Picked({ run, step, onclose }) {
     const link = useRef(null);
-    useEffect(() => { link.current.focus({ preventScroll: true }); }, [step]);
+    otelRl.useFocus(link, `step ${step}`);
     return html`<div class="card row"><b>Step ${step}</b><a ref=${link} href=${`#/run/${run}/timeline/${step}`}>spans</a><a href=${`#/run/${run}/rollouts/${step}`}>samples</a>
       <button type="button" aria-label="Close" onClick=${onclose}>×</button></div>`;
   }
@@ -175,7 +176,7 @@
     return html`${before ? html`<${otelRl.Differences} names=${["this run", before.name]} found=${[found, before.environment]} />` : null}<details class="card" id="provenance" open=${known.length <= 12}><summary>What was run</summary><table><tbody>${known.map(([key, value]) => html`<tr key=${key}><td>${key}</td><td class="text">${value}</td></tr>`)}</tbody></table></details>`;
   }
 
-  const kindOf = (verdict) => ({ "no clear cause": "unclear" })[verdict] || verdict;
+  const kindOf = (verdict) => ({ "no clear cause": "unclear", "beyond a reference": "unclear" })[verdict] || verdict;
 
   // The verdict of the bridge, which is there at once, and then the diagnosis. Until the evidence of a cause is there its
   // room is kept, so that nothing that one reads below is pushed away.
@@ -185,16 +186,24 @@
       return html`<div class=${`card verdict reading ${kindOf(overview.verdict)}`} id="verdict"><div class="row">${overview.verdict ? html`<${Badge} word=${overview.verdict} />` : null}${overview.cause ? html`<b>${overview.cause}</b>` : null}
         <span class="quiet">${overview.cause ? "Reading the evidence …" : "Looking for faults …"}</span></div></div>`;
     }
-    const { verdict, words, causes, symptoms, bound, failures, seen } = diagnosis;
+    const { verdict, words, causes, observations, symptoms, bound, failures, seen } = diagnosis;
     const kind = `${kindOf(verdict)}${causes.length && !isWhole ? " reading" : ""}`;
     const headline = causes.length ? [causes[0].kind, causes[0].worker || causes[0].role].filter(Boolean).join(" ") : words;
     return html`<div class=${`card verdict ${kind}`} id="verdict"><h2 class="unseen">Diagnosis</h2>
       <div class="row"><${Badge} word=${verdict} /><b>${headline}</b>${bound ? html`<span class="quiet">most of a step: ${bound.role}/${bound.phase}, ${Math.round(100 * bound.share)} %</span>` : null}</div>
-      ${causes.length ? html`<ol>${causes.map((cause, place) => html`<${Cause} key=${`${cause.kind} ${cause.worker || cause.role}`} run=${run} tick=${tick} cause=${cause} place=${place} onwhole=${setWhole} />`)}</ol>` : null}
+      ${causes.length ? html`<ol>${causes.map((cause, place) => html`<${Cause} key=${`${cause.kind} ${cause.worker || cause.role}`} run=${run} tick=${tick} cause=${cause} place=${place} traceUrl=${overview.trace_url} onwhole=${setWhole} />`)}</ol>` : null}
+      ${(observations ?? []).map((one) => html`<${Observation} key=${`${one.kind} ${one.role} ${one.phase}`} one=${one} />`)}
       ${[...(symptoms || []), ...(failures || []), ...(seen && !causes.length ? [`seen: ${seen}`] : [])].map((one) => html`<div class="evidence" key=${one}>${one}</div>`)}</div>`;
   }
 
-  function Cause({ run, tick, cause, place, onwhole }) {
+  // What the run shows by itself: numbers beside their reference, and what speaks against them.
+  function Observation({ one }) {
+    return html`<details open=${one.is_beyond}><summary>${one.is_beyond ? html`<b>beyond its reference: </b>` : null}${one.words}</summary>
+      <div class="evidence">reference: ${one.reference}</div><div class="evidence">doubt: ${one.doubt}</div>
+      ${one.tries.map((words) => html`<div class="next" key=${words}><span class="quiet">try </span>${words}</div>`)}</details>`;
+  }
+
+  function Cause({ run, tick, cause, place, traceUrl, onwhole }) {
     const [isShown, setShown] = useState(place === 0);
     const traces = [...new Set(cause.evidence.flatMap((one) => one.traces))].slice(0, 4);
     const where = [cause.host && `host ${cause.host}`, cause.pid && `process ${cause.pid}`].filter(Boolean).join(", ");
@@ -204,8 +213,8 @@
       ${cause.evidence.slice(0, 3).map((one, number) => html`<div class="evidence" key=${number}>${[one.what, one.worker ? ` of ${one.worker}` : "", one.before !== null && one.after !== null ? `: ${otelRl.number(one.before)} → ${otelRl.number(one.after)} ${one.unit}` : ""].join("")}</div>`)}
       ${cause.next ? html`<div class="next"><span class="quiet">next </span>${cause.next}</div>` : null}
       ${(cause.tries ?? []).map((words) => html`<div class="next" key=${words}><span class="quiet">try </span>${words}</div>`)}
-      ${where ? html`<div class="evidence where">${where}</div>` : null}
-      ${traces.length ? html`<div class="evidence traces">traces ${traces.map((trace) => html`<code key=${trace}>${trace}</code> `)}</div>` : null}
+      ${where ? html`<div class="evidence">${where}</div>` : null}
+      ${traces.length ? html`<div class="evidence traces">traces ${traces.map((trace) => html`<${Trace} key=${trace} id=${trace} url=${traceUrl} /> `)}</div>` : null}
       ${cause.stack?.length ? html`<details><summary>Where it stands</summary><pre class="stack">${cause.stack.join("\n")}</pre></details>` : null}
       <details open=${isShown} onToggle=${(event) => setShown(event.target.open)}><summary>Charts of the evidence</summary>${isShown ? html`<${Evidence} run=${run} tick=${tick} cause=${cause} onwhole=${onwhole} />` : null}</details></li>`;
   }
@@ -234,7 +243,7 @@
     return [{ type: "rect", xref: "x", yref: "paper", x0: cause.since_step, x1: cause.until_step ?? Math.max(last, cause.since_step), y0: 0, y1: 1, line: { width: 0 }, fillcolor: otelRl.charts.cause, opacity: 0.14, layer: "below" }];
   }
 
-  const axisOfSteps = { title: { text: "step", standoff: 4, font: { size: 11 } } };
+  const axisOfSteps = { title: otelRl.charts.title("step") };
 
   function PeersChart({ cause, heatmap }) {
     const draw = (element) => {
@@ -259,7 +268,7 @@
       const color = otelRl.charts.palette[0];
       const traces = otelRl.charts.withTrend(found, (step) => step, { type: "scatter", mode: found.xs.length < 3 ? "markers" : "lines", name: otelRl.plain(name), line: { color, width: 1.8 }, marker: { color }, hovertemplate: "%{y:.4~g}" });
       const lost = otelRl.charts.notFinite(traces);
-      otelRl.charts.draw(element, lost ? [...traces, lost] : traces, { shapes: since(cause, found.xs.at(-1)), xaxis: axisOfSteps, ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}) });
+      otelRl.charts.draw(element, lost ? [...traces, lost] : traces, { shapes: since(cause, found.xs.at(-1)), xaxis: axisOfSteps });
       otelRl.charts.byKeyboard(element, name, () => otelRl.charts.pointsOf(element, "", null));
     };
     if (!has) return null;

@@ -1,6 +1,6 @@
 "use strict";
 {
-  const { html, Heading, Select, Toggle, useAnswer, useDelayed, useEffect, useParam, useRef, useState } = otelRl;
+  const { html, Heading, Select, Toggle, Trace, useAnswer, useDelayed, useEffect, useParam, useRef, useState } = otelRl;
   const LONG = 240; // characters that a cell shows at first
   const FEW = 8; // rollouts in flight that are shown at first
   const IDENTITIES = ["id", "rollout_id", "trace_id", "group", "worker"]; // that of two rollouts differ in any case
@@ -52,6 +52,7 @@
           <input type="search" id="search" placeholder="Find in samples" aria-label="Find in samples" value=${search} onInput=${(event) => setSearch(event.target.value)} />`}</div>
       ${prompt ? html`<p class="quiet">Only the answers to one prompt, over all steps. <button type="button" class="more" onClick=${() => setPrompt("")}>all prompts</button></p>` : null}
       ${otelRl.report ? null : html`<p class="quiet" id="kept">Found are the finished rollouts that the journal has: the newest 256 MiB of a run, compressed.</p>`}
+      ${found.damaged ? html`<p class="quiet" id="damaged">Damaged records, which are left out: ${found.damaged.toLocaleString("en")}</p>` : null}
       ${found.left_out ? html`<p class="quiet">The oldest ${found.left_out.toLocaleString("en")} are in the journal, but not found here.</p>` : null}
       ${newer ? html`<button type="button" id="newer" class="newer" onClick=${show}>${newer} newer, show</button>` : null}
       ${opened && !otelRl.report ? html`<${Opened} key=${opened} run=${run} first=${opened} second=${beside} onclose=${() => { setOpened(""); setBeside(""); }} onprompt=${(one) => { setPrompt(one); setRows("prompt"); }} />` : null}
@@ -103,21 +104,21 @@
   function Opened({ run, first, second, onclose, onprompt }) {
     const a = useAnswer(`runs/${run}/rollout`, { number: first });
     const b = useAnswer(second && `runs/${run}/rollout`, { number: second });
-    const root = useRef(null);
+    const root = useRef(null), close = useRef(null);
+    otelRl.useFocus(close, Boolean(a.found));
     useEffect(() => { if (a.found) root.current?.scrollIntoView({ block: "nearest" }); }, [Boolean(a.found), Boolean(b.found)]);
     if (a.error) return html`<div class="card" id="opened"><p class="empty">${a.error.message}</p><button type="button" onClick=${onclose}>close</button></div>`;
     if (!a.found) return null;
     const both = second && b.found ? [a.found, b.found] : [a.found];
     const marked = both.length > 1 ? differences(...both.map((one) => Object.fromEntries(one.fields))) : null;
-    return html`<div class="card" id="opened" ref=${root}><div class="row"><h3 class="grow">${both.length > 1 ? "Two rollouts" : "Rollout"}</h3><button type="button" class="close" onClick=${onclose}>close</button></div>
+    return html`<div class="card" id="opened" ref=${root}><div class="row"><h3 class="grow">${both.length > 1 ? "Two rollouts" : "Rollout"}</h3><button type="button" class="close" ref=${close} onClick=${onclose}>close</button></div>
       <div class="side">${both.map((one, side) => html`<div class="text whole" key=${one.number}><${Links} run=${run} one=${one} onprompt=${onprompt} />
         ${one.fields.map(([name, value]) => html`<div key=${name}><b>${name}</b> <${Whole} value=${value} marked=${marked?.[name]?.[side]} /></div>`)}</div>`)}</div></div>`;
   }
 
   function Links({ run, one, onprompt }) {
     const fields = Object.fromEntries(one.fields);
-    const url = one.trace_id && one.trace_url ? one.trace_url.replaceAll("{trace_id}", encodeURIComponent(one.trace_id)) : "";
-    return html`<p class="row">${/^https?:/.test(url) ? html`<a class="trace" href=${url} target="_blank" rel="noopener noreferrer">trace</a>` : null}
+    return html`<p class="row">${one.trace_id ? html`trace <${Trace} id=${one.trace_id} url=${one.trace_url} />` : null}
       ${typeof fields.step === "number" ? html`<a href=${`#/run/${run}/timeline/${fields.step}`}>timeline of step ${fields.step}</a>` : null}
       ${one.prompt ? html`<button type="button" class="more" onClick=${() => onprompt(one.prompt)}>the same prompt over steps</button>` : null}</p>`;
   }
@@ -151,8 +152,8 @@
   }
 
   function Conversation({ messages, marked }) {
-    return html`<div class="conversation">${messages.map((one, place) => html`<div key=${place} class="message"><b dir="auto">${one.role}${typeof one.name === "string" ? ` ${one.name}` : ""}</b> <span class="passage" dir="auto">${marked?.[place] ? marks(marked[place]) : textOf(one.content)}</span>
-      ${(Array.isArray(one.tool_calls) ? one.tool_calls : []).map((call, number) => html`<div key=${number} class="tool"><b dir="auto">calls ${textOf(call?.function?.name ?? call?.name)}</b> <code class="passage" dir="auto">${textOf(call?.function?.arguments ?? call?.arguments)}</code></div>`)}</div>`)}</div>`;
+    return html`<div>${messages.map((one, place) => html`<div key=${place} class="message"><b dir="auto">${one.role}${typeof one.name === "string" ? ` ${one.name}` : ""}</b> <span class="passage" dir="auto">${marked?.[place] ? marks(marked[place]) : textOf(one.content)}</span>
+      ${(Array.isArray(one.tool_calls) ? one.tool_calls : []).map((call, number) => html`<div key=${number}><b dir="auto">calls ${textOf(call?.function?.name ?? call?.name)}</b> <code class="passage" dir="auto">${textOf(call?.function?.arguments ?? call?.arguments)}</code></div>`)}</div>`)}</div>`;
   }
 
   // Of each text of two rollouts its words, each with whether the other lacks it. The longest common sequence takes the
@@ -234,7 +235,7 @@
       otelRl.charts.draw(plot, [
         line("10 %", lows, palette[0], { line: { width: 0 } }), line("90 %", highs, palette[0], { line: { width: 0 }, fill: "tonexty", fillcolor: `${palette[0]}40` }), line("median", middles, palette[0]),
         line("at 0 or less", zeros, bad, { ...share, line: { color: bad, width: 1, dash: "dot" } }), line("at the highest", mosts, good, { ...share, line: { color: good, width: 1, dash: "dot" } }),
-      ], { margin: { l: 44, r: 44, t: 6, b: 30 }, xaxis: { title: { text: "step", standoff: 4, font: { size: 11 } } }, yaxis2: { overlaying: "y", side: "right", range: [0, 1], tickvals: [0, 0.5, 1], tickformat: ".0%", showgrid: false } });
+      ], { margin: { l: 44, r: 44, t: 6, b: 30 }, xaxis: { title: otelRl.charts.title("step") }, yaxis2: { overlaying: "y", side: "right", range: [0, 1], tickvals: [0, 0.5, 1], tickformat: ".0%", showgrid: false } });
       otelRl.charts.byKeyboard(plot, "Rewards by step", () => otelRl.charts.pointsOf(plot, "", null));
     };
     return html`<${otelRl.charts.Plot} class="plot" id="bystep" draw=${draw} deps=${[steps]} />
@@ -254,7 +255,7 @@
   function Rewards({ rewards }) {
     const draw = (plot) => {
       otelRl.charts.draw(plot, [{ type: "histogram", x: rewards, nbinsx: 30, marker: { color: otelRl.charts.palette[0], opacity: 0.85 }, hovertemplate: "%{x}: %{y}<extra></extra>" }],
-        { hovermode: "closest", bargap: 0.06, xaxis: { title: { text: "reward", standoff: 4, font: { size: 11 } } }, yaxis: { title: { text: "samples", font: { size: 11 } } } });
+        { hovermode: "closest", bargap: 0.06, xaxis: { title: otelRl.charts.title("reward") }, yaxis: { title: otelRl.charts.title("samples") } });
       otelRl.charts.byKeyboard(plot, "Rewards", () => [(plot.calcdata?.[0] ?? []).map(({ p, s }, pointNumber) =>
         ({ points: [{ curveNumber: 0, pointNumber }], text: `reward ${otelRl.number(p)}: ${s} sample${s === 1 ? "" : "s"}` }))]);
     };

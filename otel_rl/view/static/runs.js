@@ -240,7 +240,6 @@
   // One key of several runs: each, or the mean of each group with its lowest and highest, in its colour.
   function drawRuns(plot, { groups, lines, key, unit, x, title }) {
     const { notFinite, withTrend } = otelRl.charts;
-    const font = { size: 11 };
     const traces = groups.flatMap(({ name: words, color, members }, place) => {
       const style = { type: "scatter", connectgaps: false, name: otelRl.plain(words), line: { width: 2, color }, marker: { color }, hovertemplate: `%{y:.4~g} ${otelRl.plain(unit)}` };
       const ofEach = members.flatMap((at) => withTrend(lines[at], (one) => one, { ...style, mode: lines[at].xs.length < 3 ? "markers" : "lines" }));
@@ -251,11 +250,9 @@
       const name = `${style.name}: ${crosses.name}`;
       return [...drawn, { ...crosses, name, y: crosses.x.map(() => 0.03 * (1 + place)), marker: { ...crosses.marker, color }, hovertemplate: "NaN or infinite" }];
     }).filter((one) => one.x.length);
-    const lost = traces.some((one) => one.yaxis === "y2");
     otelRl.charts.draw(plot, traces, {
       margin: { l: 44, r: 10, t: 6, b: 40 }, uirevision: `${key} ${x}`,
-      yaxis: title ? { title: { text: otelRl.plain(otelRl.withUnit(key, unit)), font } } : {}, xaxis: { title: { text: x === "time" ? "hours" : "step", standoff: 4, font } },
-      ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}),
+      yaxis: title ? { title: otelRl.charts.title(otelRl.plain(otelRl.withUnit(key, unit))) } : {}, xaxis: { title: otelRl.charts.title(x === "time" ? "hours" : "step") },
     });
     plot.measured = traces.filter((one) => one.yaxis !== "y2");
     otelRl.charts.byKeyboard(plot, title ? "Compared runs" : key, () => otelRl.charts.pointsOf(plot, unit, null));
@@ -279,7 +276,21 @@
       <p class="quiet">${key && without.length ? `Without this key: ${without.join(", ")}` : ""}</p>
       ${runs.length ? html`<p><button type="button" id="grid" aria-expanded=${String(Boolean(isGrid))} onClick=${() => setGrid(isGrid ? "" : "1")}>First charts of these runs</button></p>` : null}
       ${isGrid && runs.length ? html`<${Grid} runs=${runs} groups=${groups} x=${x} tick=${tick} />` : null}
-      ${environments.length > 1 ? html`<${otelRl.Differences} names=${runs.map(nameOf)} found=${environments} />` : null}`;
+      ${environments.length > 1 ? html`<${otelRl.Differences} names=${runs.map(nameOf)} found=${environments} />` : null}
+      ${runs.length > 1 ? html`<${Sides} runs=${runs} x=${x} tick=${tick} />` : null}`;
+  }
+
+  // Two sides of the chosen runs, of which each is a run or all chosen runs of an experiment.
+  function Sides({ runs, x, tick }) {
+    const [a, setA] = useParam("a");
+    const [b, setB] = useParam("b");
+    const ofExperiment = (name) => runs.filter((run) => run.experiment === name);
+    const several = [...new Set(runs.map((run) => run.experiment))].map(ofExperiment).filter((some) => some.length > 1);
+    const options = [["", "–"], ...runs.map((run) => [run.id, nameOf(run)]), ...several.map((some) => [some.map((run) => run.id).join("."), `${some[0].experiment}, ${some.length} runs`])];
+    const isKnown = (side) => options.some(([value]) => value && value === side);
+    return html`<div class="row controls"><h2 class="grow">Is the difference sure?</h2>
+        <${Select} id="side-a" label="A" options=${options} chosen=${a} onchoose=${setA} /><${Select} id="side-b" label="B" options=${options} chosen=${b} onchoose=${setB} /></div>
+      ${isKnown(a) && isKnown(b) && a !== b ? html`<${otelRl.Verdicts} key=${`${a} ${b} ${x}`} a=${a} b=${b} by=${x} tick=${tick} />` : html`<p class="quiet">Choose two sides: what takes longer, what learns better, and what else differs, as otel-rl compare says.</p>`}`;
   }
 
   // The charts that come first in the first of the runs, each with a line for every run.

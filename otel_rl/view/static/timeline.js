@@ -1,7 +1,7 @@
 "use strict";
 // Lanes of workers, the critical path as a red line along them. A span's uses are drawn on click.
 {
-  const { html, Badge, Select, useAnswer, useEffect, useParam, useRef, useState } = otelRl;
+  const { html, Badge, Select, Trace, useAnswer, useEffect, useParam, useRef, useState } = otelRl;
   const { Legend, Plot } = otelRl.charts;
   const MOST_LANES = 20; // that are shown without folding
   const MOST_COMPARED = 6; // lanes of a step before a fault and one after it
@@ -174,11 +174,6 @@
     return html`<ol id="path" aria-label="Where the time of the critical path went">${sorted.slice(0, 8).map(([name, seconds]) => html`<li key=${name}><bdi>${name}</bdi> <b>${otelRl.duration(seconds)}</b> <span class="quiet">${Math.round((100 * seconds) / all)} %</span></li>`)}</ol>`;
   }
 
-  function Trace({ id, url }) {
-    const target = (url || "").replace("{trace_id}", id);
-    return /^https?:\/\//.test(target) ? html`<a href=${target} rel="noreferrer" target="_blank">${id}</a>` : html`<code>${id}</code>`;
-  }
-
   // Spans of old steps are in the tracing backend alone.
   function Gone({ gone, known, url }) {
     return html`The journal has no spans of step ${gone.step}, but of steps ${inWords(known)}.${gone.trace ? html` It took ${otelRl.duration(gone.seconds)}, most of it ${gone.longest} of ${gone.worker}. Its trace: <${Trace} id=${gone.trace} url=${url} />` : null}`;
@@ -255,11 +250,11 @@
       }
       otelRl.charts.draw(plot, traces, {
         barmode: "overlay", hovermode: "closest", shapes, margin: { l: 60, r: 10, t: 24, b: 40 },
-        xaxis: { range: [-0.01 * seconds, 1.01 * seconds], title: { text: `seconds since step ${steps[0].step} began`, font: { size: 11 } } },
+        xaxis: { range: [-0.01 * seconds, 1.01 * seconds], title: otelRl.charts.title(`seconds since step ${steps[0].step} began`) },
         yaxis: { range: [height, -0.6], tickvals: lanes.map((lane, place) => tops[place] + lane.rows / 2), ticktext: lanes.map((lane) => plain(lane.name) + (lane.lost ? " †" : "")), showgrid: false, zeroline: false },
         annotations: steps.map((step) => ({ x: step.start, y: 1, yref: "paper", yanchor: "bottom", xanchor: "left", showarrow: false, text: `step ${step.step}, ${otelRl.duration(step.seconds)}`, font: { size: 11 } })),
         uirevision: `${steps[0].step}-${steps.at(-1).step}-${lanes.length}`,
-      }, { scrollZoom: false });
+      });
       const curves = new Map(traces.flatMap((trace, curveNumber) => (trace.customdata ?? []).map((place, pointNumber) => [place, { curveNumber, pointNumber }])));
       otelRl.charts.byKeyboard(plot, `Spans by worker and time, with the critical path${kind ? `, ${kind}` : ""}`, () => lanes.map((_, lane) =>
         [...spans.keys()].filter((place) => spans[place].lane === lane && curves.has(place)).sort((a, b) => spans[a].start - spans[b].start).map((place) => ({

@@ -138,7 +138,7 @@
         text: heatmap.workers.map((worker) => heatmap.steps.map(() => plain(worker))),
         hovertemplate: isRatio ? "%{text}<br>step %{x}: %{customdata:.4~g} s, %{z:.3~g} times the median<extra></extra>" : isTime ? "%{text}<br>step %{x}: %{z:.4~g} s<extra></extra>" : `%{text}<br>step %{x}: %{customdata:.4~g} ${plain(unit)}, %{z:+.3~g} from the median<extra></extra>`,
       }], {
-        hovermode: "closest", margin: { l: 60, r: 10, t: 8, b: 36 }, xaxis: { title: { text: "step", font: { size: 11 }, standoff: 4 }, showgrid: false },
+        hovermode: "closest", margin: { l: 60, r: 10, t: 8, b: 36 }, xaxis: { title: otelRl.charts.title("step"), showgrid: false },
         shapes: since === null ? [] : [{ type: "line", xref: "x", yref: "paper", x0: since - 0.5, x1: since - 0.5, y0: 0, y1: 1, line: { width: 2, color: otelRl.charts.cause } }],
         yaxis: { autorange: "reversed", tickvals: named, ticktext: named.map((place) => heatmap.workers[place]).map((name) => plain(name.length > 24 ? `${name.slice(0, 23)}…` : name)), showgrid: false, zeroline: false },
         uirevision: heatmap.phase ?? heatmap.key,

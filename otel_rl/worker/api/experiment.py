@@ -21,8 +21,6 @@ from otel_rl.worker.otlp.anyvalue import Plain, cut, is_array, label, text_of
 from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import PLAIN, as_step, hold
 
-__all__ = ["finish", "log_config", "log_samples"]
-
 MAX_SAMPLES: Final = 256
 """Per call: more than a person reads of one step."""
 
@@ -114,11 +112,12 @@ def log_samples(
 def finish(status: str | None = None, *, timeout_s: float | None = None) -> bool:
     """Send everything and end the reports of this process. Idempotent, never raises.
 
-    It runs at the exit of the process by itself. A status also ends the run, for all of its
-    workers; a later ``init`` of any worker sets the run to running again.
+    A process calls this at its exit by itself. A status also ends the run, for all of its workers;
+    a later ``init`` of any worker sets the run to running again.
 
     Args:
-        status: None, or ``complete``, ``aborted`` or ``crashed`` of the whole run.
+        status: End of the whole run: ``complete``, ``aborted`` or ``crashed``; None ends only this
+            process.
         timeout_s: Maximum blocking time. None waits up to ``OTEL_RL_EXIT_TIMEOUT`` (5) for each
             answer of the endpoint, as the end of a process does.
 
@@ -194,7 +193,7 @@ def _report(current: session.Session, sample: object, attributes: dict[str, Plai
 
 
 def _conversation(value: object, max_chars: int) -> str:
-    """Return messages as JSON, their longest texts cut so that it fits; empty for all else."""
+    """Return messages as JSON, with long texts cut to fit; empty for anything else."""
     if not isinstance(value, list | tuple) or not value:
         return ""
     if not all(isinstance(one, Mapping) and "role" in one for one in value):

@@ -1,7 +1,7 @@
-"""What samples teach: how each of them ended as it is scored, and groups as they are trained on.
+"""Learning figures: how each sample ended when it was scored, and groups in training.
 
 Names that a program gives, of reasons, environments and parts of rewards, become keys. A process
-keeps the first 16 of each kind, and tells the rest as ``other``, whose count is in the key.
+keeps the first 16 names of each kind, and records the rest as ``other``, whose count is in the key.
 """
 
 import math
@@ -16,8 +16,6 @@ from otel_rl.semconv.outcomes import EFFECTIVE, FAILED, Outcome
 from otel_rl.semconv.spec import described
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
-
-__all__ = ["batch_figures", "effective_sizes", "outcome_word", "record_end", "repetition"]
 
 _MOST_NAMES: Final = 16
 """Of one kind. A key for each error message would fill a tracker with keys of one value."""
@@ -34,8 +32,8 @@ Attributes = Mapping[str, str | int]
 _known: defaultdict[str, dict[str, str]] = defaultdict(dict)
 
 
-def outcome_word(given: object) -> Outcome | None:
-    """Return an outcome; None without one, or of an unknown word, which is counted."""
+def outcome_word(given: object, caller: str) -> Outcome | None:
+    """Return an outcome; None without one, or for an unknown word, which is counted."""
     if given is None:
         return None
     try:
@@ -43,13 +41,13 @@ def outcome_word(given: object) -> Outcome | None:
     except ValueError:
         session.GUARD.drop(
             DropReason.BAD_STATUS,
-            f"lineage.score: an outcome is one of {', '.join(Outcome)} (got {str(given)[:64]!r}).",
+            f"{caller}: an outcome is one of {', '.join(Outcome)} (got {str(given)[:64]!r}).",
         )
         return None
 
 
 def _folded(kind: str, name: object) -> str:
-    """Return a name of a kind, or ``other`` once there are many."""
+    """Return a name of a kind, or ``other`` once the kind has many names."""
     known, text = _known[kind], str(name)
     found = known.get(text)
     if found is None:
@@ -80,14 +78,12 @@ def record_end(
     """Record how a sample ended.
 
     Args:
-        meter: Of the worker.
         at_step: The step as an attribute, if there is one.
-        outcome: Of the sample.
-        is_first: Whether nothing was recorded of how it ended; its reward counts once.
-        is_told: Whether the program has told the outcome, rather than only the reward.
-        reward: Of the sample, now or before.
-        reason: Why it ended so; None for no reason.
-        environment: Its name; None for none.
+        is_first: Whether no end of the sample was recorded before; the reward counts once.
+        is_told: Whether the program gave the outcome, and not only the reward.
+        reward: Reward of the sample, given now or before.
+        reason: Reason of the end; None for no reason.
+        environment: Name of the environment; None for none.
         components: Parts of the reward by name.
     """
     of: dict[str, str | int] = {}
@@ -118,7 +114,7 @@ def record_end(
 
 
 def repetition(tokens: Sequence[object]) -> float | None:
-    """Return the share of runs of four tokens that were there before; None of fewer tokens."""
+    """Return the share of 4-token sequences that occurred before; None for under four tokens."""
     runs = len(tokens) - _GRAM + 1
     if runs < 1:
         return None
@@ -131,13 +127,14 @@ def batch_figures(
 ) -> Iterator[tuple[str, float]]:
     """Yield name and value of each figure of the groups in a batch.
 
-    A sample that is masked, filtered or dropped has no gradient, and no vote in its group. One that
-    failed and has a reward has both. A group of one has no advantage to speak of, and is no group.
-    A group is all right if its rewards are the best of the batch, and above 0: with partial credit
-    a group of equal answers may be neither solved nor hopeless, and counts as wrong.
+    A sample that is masked, filtered or dropped has no gradient, and no vote in its group. A sample
+    that failed and has a reward has both. A group of one sample has no advantage, and does not
+    count as a group. A group is all right if all its rewards are the best of the batch, and above
+    0: with partial credit a group of equal answers may be neither solved nor hopeless, and counts
+    as wrong.
 
     Args:
-        samples: Group, reward and outcome of each; None for what is unknown.
+        samples: Group, reward and outcome of each sample; None for what is unknown.
     """
     groups: defaultdict[str, list[float]] = defaultdict(list)
     idle, known = 0, 0
@@ -164,11 +161,11 @@ def batch_figures(
 def effective_sizes(
     weights: Sequence[float], lags: Sequence[int | None]
 ) -> Iterator[tuple[Attributes, float]]:
-    """Yield the effective share of the samples, (sum w)^2 / (n sum w^2): of all, and by lag.
+    """Yield the effective share of samples, (sum w)^2 / (n sum w^2): overall, and by lag.
 
     Args:
         weights: Importance weight of each sample.
-        lags: Age of each in policy versions; None if unknown.
+        lags: Age of each sample in policy versions; None if unknown.
     """
     by_lag: defaultdict[str, list[float]] = defaultdict(list)
     for weight, lag in zip(weights, lags, strict=True):

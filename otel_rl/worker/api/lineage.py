@@ -13,7 +13,7 @@ with the policy version, the step and the time (ns since the Unix epoch); a samp
 adds its reward, its length, how it ended and its group: ``;r=0.5;n=312;o=trained;g=q17``. It fits
 wherever text does: a column of an array, a field of a message, a header.
 
-``score`` sees every sample that is produced, ``link`` only those that are trained on, so the run
+``score`` sees every sample that is produced, ``link`` only samples that are trained on, so the run
 shows both, and what lies between: filters, staleness limits, a full buffer.
 """
 
@@ -98,10 +98,10 @@ class Origin(NamedTuple):
         version: The policy version that generated it.
         step: The training step in which it was generated.
         time_ns: Time of the stamp, since the Unix epoch.
-        reward: Of the sample.
-        length: Of the sample, in tokens or actions.
-        outcome: How it ended.
-        group: Of samples that are compared with each other.
+        reward: Reward of the sample.
+        length: Length of the sample, in tokens or actions.
+        outcome: Outcome of the sample.
+        group: Name of the group of samples that are compared with each other.
     """
 
     span: tuple[int, int, int] | None
@@ -121,8 +121,8 @@ def stamp(*, policy_version: int | None = None, step: int | None = None) -> str:
     """Return the current span, policy version, step and time as one line of text. Never raises.
 
     Args:
-        policy_version: Of the policy that generates the sample, or of the weights that are sent;
-            default that of the latest ``link_weights``. The current span gets it.
+        policy_version: Version of the policy that generates the sample, or of the weights that are
+            sent; default that of the latest ``link_weights``. The current span gets it.
         step: The training step; default the caller's current one.
     """
     with session.GUARD:
@@ -158,29 +158,29 @@ def score(
     components: Mapping[str, object] | None = None,
     tokens: object = None,
 ) -> _Item:
-    """Tell what became of a sample, and add it to the sample's stamp. Never raises.
+    """Record what became of a sample, and add that to the sample's stamp. Never raises.
 
-    Records ``rl.sample.reward`` and ``rl.sample.length``: those of all samples, whether or not
-    they are trained on. ``link`` records those that are. Call it once per sample, and again only
-    with an outcome that is known later, such as ``dropped``: each outcome counts.
+    Records ``rl.sample.reward`` and ``rl.sample.length`` of all samples, whether or not they are
+    trained on. ``link`` records those of samples that are. Call ``score`` once per sample, and
+    again only with an outcome that is known later, such as ``dropped``: each outcome counts.
 
     Args:
         item: A sample, stamped or not, or the text of a stamp.
-        reward: A number, or a tensor of one element. One on a device is waited for.
-        length: In tokens or actions.
+        reward: A number, or a tensor of one element. A tensor on a device is waited for.
+        length: Length of the sample, in tokens or actions.
         outcome: How the sample ended, a word of ``otel_rl.semconv.outcomes.Outcome``. A sample with
-            a reward and no outcome counts as ``trained``. For a failure give no reward, or the one
-            with which it enters training: then it is told as poisoned.
-        reason: Why it ended so, a word of few different ones: ``session_reset``, no message.
-        environment: Name of its environment or task set.
-        group: What names the samples of one prompt, which are compared with each other: an id or a
-            number. ``link`` then tells how many groups have no signal.
+            a reward and no outcome counts as ``trained``. For a failure give no reward, or the
+            reward with which the sample enters training: the sample then counts as poisoned.
+        reason: Why the sample ended so, one of a few words: ``session_reset``, not a message.
+        environment: Name of the sample's environment or task set.
+        group: Id or number that names the samples of one prompt, which are compared with each
+            other. ``link`` then records how many groups have no signal.
         components: Parts of the reward by name.
-        tokens: Ids of what was generated, a sequence or an array of shape ``(n,)`` or ``(1, n)``,
-            for its length and for how much of it repeats. Those on a device are waited for.
+        tokens: Ids of the generated tokens, a sequence or an array of shape ``(n,)`` or ``(1, n)``,
+            from which the length and the share that repeats follow. Ids on a device are waited for.
 
     Returns:
-        The item; of a text the longer text.
+        The item; for a text, the longer text.
     """
     with session.GUARD:
         found = item if isinstance(item, str) else next(_stamps(item), None)
@@ -189,7 +189,7 @@ def score(
         known = known or _UNKNOWN
         points, ids = _reward(reward), _ids(tokens)
         size = as_step(len(ids) if length is None and ids is not None else length)
-        told = outcome_word(outcome)
+        told = outcome_word(outcome, "lineage.score")
         end = told or known.outcome or (None if points is None else Outcome.TRAINED)
         now = known._replace(
             reward=known.reward if points is None else points,
@@ -209,7 +209,6 @@ def score(
 
 
 def _scored(origin: Origin) -> str:
-    """Return what a score adds to a stamp."""
     parts = (
         ("r", None if origin.reward is None else repr(origin.reward)),
         ("n", origin.length),
@@ -227,7 +226,7 @@ def _group(given: object) -> str:
 
 
 def _ids(tokens: object) -> Sequence[object] | None:
-    """Return ids in a sequence; None of what is no single sample, which is counted."""
+    """Return ids in a sequence; None, and counted, for anything but a single sample."""
     ids = tokens.tolist() if hasattr(tokens, "tolist") else tokens
     while _is_nested(ids) and len(ids) == 1:
         ids = ids[0]  # a batch of one
@@ -258,15 +257,13 @@ def _ended(
     environment: object,
     parts: Mapping[str, object],
 ) -> None:
-    """Record how a sample ended, if that is known.
+    """Record how a sample ended, if its end is known.
 
     Args:
-        now: Of the sample.
-        known: The same before.
+        now: What is known of the sample now.
+        known: What was known of the sample before.
         told: The outcome that the program gives.
-        reason: Why.
-        environment: Its name.
-        parts: Of the reward.
+        parts: Parts of the reward by name.
     """
     current = session.running() or session.start_from_environment()
     if current is None or now.outcome is None:
@@ -344,17 +341,18 @@ def link(
     Records ``rl.sample.age.duration``, and ``.versions`` and ``.steps`` where both sides know them,
     each as mean, min, max, p50 and p99 over the samples; ``rl.policy.staleness`` of each sample
     whose version is known; and of samples with ``score``, mean, min, max and standard deviation of
-    the reward as ``rl.reward.*`` and the mean length as ``rl.episode.length``. Of samples whose
-    ``score`` told a group, as far as the groups are whole in this call, it records the shares that
-    teach nothing: ``rl.group.no_signal``, ``.all_right``, ``.all_wrong``, ``rl.sample.no_signal``.
+    the reward as ``rl.reward.*`` and the mean length as ``rl.episode.length``. For samples whose
+    ``score`` named a group, as far as the groups are complete in this call, it records the shares
+    that teach nothing: ``rl.group.no_signal``, ``.all_right``, ``.all_wrong``,
+    ``rl.sample.no_signal``.
 
     Args:
-        items: Samples with a stamp, stamps, or any nesting of sequences and arrays of them.
+        items: Stamped samples, stamps, or any nesting of sequences and arrays of them.
         policy_version: The version that is trained now.
         step: The training step; default the caller's current one.
         weights: Importance weight of each sample, new over sampling policy, in the order of the
-            samples: a sequence or an array of numbers. One on a device is waited for. Recorded as
-            ``rl.sample.effective_size``, of all and by the samples' age in versions.
+            samples: a sequence or an array of numbers. An array on a device is waited for. Recorded
+            as ``rl.sample.effective_size``, overall and by the samples' age in versions.
     """
     with session.GUARD:
         number = as_step(_step(step))
@@ -382,7 +380,7 @@ def link_weights(weights: object, *, policy_version: int | None = None) -> None:
 
     Args:
         weights: A ``stamp``, or an object that has one.
-        policy_version: Of the weights; default that of the stamp.
+        policy_version: Version of the weights; default that of the stamp.
     """
     with session.GUARD:
         span = get_current_span()
@@ -403,7 +401,7 @@ def _step(given: int | None) -> int | None:
 
 
 def _stamps(items: object) -> Iterator[str]:
-    """Yield the stamps of any container. Iterative: a batch may be nested to any depth."""
+    """Yield the stamps of any container. Iterative, as a batch may be nested to any depth."""
     waiting: list[Iterator[object]] = [iter((items,))]
     while waiting:
         item = next(waiting[-1], waiting)
@@ -425,7 +423,7 @@ def _stamps(items: object) -> Iterator[str]:
 
 
 def _may_hold_text(array: object) -> bool:
-    """Report whether an array may hold stamps. Asks no tensor for its values: that may block."""
+    """Return whether an array may hold stamps. A tensor's values are not read: that may block."""
     kind = getattr(getattr(array, "dtype", None), "kind", None)
     if isinstance(kind, str):
         return kind in _TEXT_KINDS
@@ -572,7 +570,7 @@ def _produced(
 
 
 def _of_rewards(rewards: Sequence[float]) -> Iterator[tuple[str, float]]:
-    """Yield name and value of each figure. NaN is data: with one of them all are NaN."""
+    """Yield name and value of each figure. NaN is data: one NaN makes all figures NaN."""
     mean = sum(rewards) / len(rewards)
     unknown = math.isnan(mean)
     yield names.RL_REWARD_MEAN, mean

@@ -1,4 +1,4 @@
-"""``otel_rl.log``: logs metrics from a mapping."""
+"""``otel_rl.log``: records metrics from a mapping."""
 
 from collections.abc import Iterator, Mapping
 from time import time_ns
@@ -10,8 +10,6 @@ from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.metrics.gauges import BUFFER_FULL, Logged
 from otel_rl.worker.tensors import PLAIN, NotANumber, as_step, hold
-
-__all__ = ["log", "mlogger"]
 
 _MAX_DEPTH: Final = 32
 """Deeper nesting indicates an object graph, possibly circular, instead of metrics."""
@@ -36,16 +34,16 @@ def log(
     """Record each metric now, as a gauge of its name would. Never raises, never waits.
 
     Copies the mapping; the rest happens on the exporter thread. Tensors on a device are copied
-    there without waiting for it, so the loop may change them immediately. Thread-safe.
+    there without waiting for the device, so the loop may change them immediately. Thread-safe.
 
     Args:
         metrics: Name to number, or to an array or tensor of one element. NaN is kept. Names in
             nested mappings are joined by ``/``.
         step: The training step of the values; default that of the ``step`` block around the call.
-            Without either a value belongs to its time.
+            Without either, a value belongs to its time.
         reduce: Reduction over several workers: mean (the default), sum, min, max, std or last.
             Applies to every metric of the call.
-        at_ns: Time of the measurement, in ns since the Unix epoch, if not now.
+        at_ns: Time of the measurement, in ns since the Unix epoch; default now.
         scope: Instrumentation scope of an adapter.
     """
     current = session.running()
@@ -90,7 +88,7 @@ class mlogger:  # noqa: N801  # reads as an object: mlogger.log({"loss": 0.1})
 
 
 def _held(metrics: Mapping[str, object], depth: int) -> Iterator[tuple[str, object]]:
-    """Yield name and value, which may change afterwards; nested names are joined by ``/``."""
+    """Yield names, nested ones joined by ``/``, and values, which may change afterwards."""
     for name, value in metrics.items():
         held = hold(value)
         if type(held) is NotANumber and isinstance(value, Mapping) and depth < _MAX_DEPTH:

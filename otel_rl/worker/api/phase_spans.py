@@ -1,6 +1,6 @@
 """Spans of steps and phases, with exactly the measured times, to the nanosecond.
 
-On a device they are measured later; only otel_rl's own export knows these times.
+Times on a device are known later; only otel_rl's own export gets them.
 
 The timeline's times are converted to the wall clock once, when the outermost block begins, so that
 a clock change neither stretches nor overlaps the spans.
@@ -32,8 +32,6 @@ from otel_rl.worker.phases.flows import span_name
 from otel_rl.worker.phases.timeline import Frame, StepFrame, Timeline
 from otel_rl.worker.step_context import in_step
 
-__all__ = ["SCOPE_NAME", "begin_phase_span", "begin_step_span", "end_span", "tracer"]
-
 SCOPE_NAME: Final = "otel_rl.phases"
 """Scope of the spans, and of the measurements beside them."""
 
@@ -63,8 +61,8 @@ def tracer() -> Tracer | None:
 def begin_step_span(tracer: Tracer | None, flow: Timeline, frame: StepFrame) -> None:
     """Make the step and, with a tracer, its span ``rl.loop`` the current ones.
 
-    It is a root, linked to the surrounding span: a training run in one trace would have millions of
-    spans, which no viewer can show.
+    The span is a root, linked to the surrounding span: a training run in one trace would have
+    millions of spans, which no viewer can show.
     """
     context = get_current()
     if tracer is not None:
@@ -130,7 +128,7 @@ def end_span(flow: Timeline, frame: Frame, error: BaseException | None) -> None:
 
 
 def _record(span: Span, error: Exception, time_ns: int) -> None:
-    """Record an exception as OpenTelemetry's SDK does, without secrets."""
+    """Record an exception as OpenTelemetry's SDK does, but without secrets."""
     message = masked_message(text_of(error))
     stacktrace = masked_message("".join(traceback.format_exception(error)))
     span.record_exception(

@@ -1,7 +1,8 @@
 """Measures the exclusive time of steps and phases.
 
 A phase in the control flow (thread or asyncio task) of its step counts in the step. A phase in
-another flow runs beside it: it takes no time from the step's phases, and is measured separately.
+another flow runs beside the step: it takes no time from the step's phases, and is measured
+separately.
 """
 
 import inspect
@@ -54,8 +55,6 @@ from otel_rl.worker.settings import is_disabled
 from otel_rl.worker.step_context import in_step, out_of_steps
 from otel_rl.worker.tensors import Deferred, as_step, is_cuda_in_use
 
-__all__ = ["phase", "step"]
-
 _MAX_LABEL_CHARS: Final = 64
 """Of the name of a phase in the metrics of GPUs."""
 
@@ -74,7 +73,7 @@ _TOO_MANY: Final = (
 
 
 class _Block:
-    """``with`` or ``async with`` block that never raises. Reentrant."""
+    """A ``with`` or ``async with`` block that never raises. Reentrant."""
 
     __slots__ = ("__weakref__",)
 
@@ -138,17 +137,18 @@ class _Block:
 class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
     """Training step, as a ``with`` or ``async with`` block. Never raises, never waits.
 
-    At its end it reports ``rl.iteration.duration``, and the exclusive ``rl.phase.duration`` of each
-    phase, summed over its entries. Time in no phase is ``unaccounted``, so that the phases add up
-    to the iteration. A phase from an earlier step of this thread or task is 0 if it does not occur.
-    What is logged or recorded in the block, and in the threads and tasks that have its context, is
-    at the step; ``step=`` at a call wins. What counters and histograms of the process count
-    meanwhile is in the step's row. The block is a span, ``rl.loop``.
+    At its end the block reports ``rl.iteration.duration``, and the exclusive ``rl.phase.duration``
+    of each phase, summed over its entries. Time in no phase is ``unaccounted``, so that the phases
+    add up to the iteration. A phase from an earlier step of this thread or task is 0 if it does not
+    occur.
+    Values that are logged or recorded in the block, and in the threads and tasks that have its
+    context, are at the step; ``step=`` at a call wins. What counters and histograms of the process
+    count meanwhile is in the step's row. The block is a span, ``rl.loop``.
 
     Args:
         number: The training step, any integer.
-        phases: Reported from the first step on, as 0 until they occur. Name those that occur only
-            on several devices, so that one device reports the same phases.
+        phases: Phases that are reported from the first step on, as 0 until they occur. Name those
+            that occur only on several devices, so that one device reports the same phases.
     """
 
     __slots__ = ("_phases", "number")
@@ -249,16 +249,16 @@ def _seconds(
 class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
     """Part of a step, as a ``with`` or ``async with`` block or as decorator. Never raises.
 
-    Its time is exclusive: nested phases are subtracted. Outside a step it is reported at each end.
-    Reentrant, in any thread or task.
+    The time is exclusive: nested phases are subtracted. Outside a step, it is reported at each end
+    of the phase. Reentrant, in any thread or task.
 
     Args:
         name: A value of ``rl.phase``, or any text; each name is a series of its own.
-        phase_class: Class of its time, for a phase that is not in the registry.
-        span: True also records a span for each entry, at ten times the cost.
-        gpu: True for the phase that uses the GPUs of this process, which share them with others.
-            Its time is recorded; with GPU sampling, utilization, energy and memory of each device
-            are divided between such phases. Of nested ones the innermost counts.
+        phase_class: Class of the phase's time, for a phase that is not in the registry.
+        span: Whether to record a span for each entry, too, at ten times the cost.
+        gpu: Whether the phase uses the GPUs of this process, which several phases share. Its time
+            is recorded; with GPU sampling, utilization, energy and memory of each device are
+            divided between such phases. Of nested ones the innermost counts.
     """
 
     __slots__ = ("_gpu", "_name", "_phase_class", "_span")
@@ -303,8 +303,8 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, also an ``async`` one: each call is the phase.
 
-        A generator runs whenever its consumer asks for an item, so a decorated one is not measured:
-        use the phase within its body.
+        A generator runs whenever its consumer asks for an item, so a decorated generator is not
+        measured: use the phase within its body.
         """
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             session.GUARD.warn(
@@ -354,7 +354,7 @@ def _is_name(name: object) -> bool:
 
 
 def _session(measurements: int) -> session.Session | None:
-    """Return the session. Without one, count what cannot be measured."""
+    """Return the session. Without one, count measurements that are lost."""
     current = session.running() or session.start_from_environment()
     if current is None and not is_disabled(os.environ):
         session.GUARD.drop(

@@ -13,14 +13,13 @@ from opentelemetry.trace import get_current_span
 from otel_rl.semconv.outcomes import Outcome
 from otel_rl.worker import session
 from otel_rl.worker.api.experiment import log_samples
+from otel_rl.worker.api.learning import outcome_word
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.otlp.anyvalue import Plain, cut, label
 from otel_rl.worker.phases import flows
 from otel_rl.worker.rollouts import CURRENT, MAX_OPEN, OPEN, OpenRollout
 from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import as_step
-
-__all__ = ["rollout"]
 
 _MAX_ID_CHARS: Final = 128
 _MAX_NAME_CHARS: Final = 64
@@ -36,21 +35,23 @@ _CANCELLED: Final = frozenset({"CancelledError", "KeyboardInterrupt", "Generator
 class rollout:  # noqa: N801  # reads as a statement: with rollout(id="17")
     """One rollout, as a ``with`` or ``async with`` block. Never raises, never waits.
 
-    The page shows it from its begin on, with its stage, age and last progress. Each
+    The page shows the rollout from its begin on, with its stage, age and last progress. Each
     ``otel_rl.phase`` in the block, also in threads and tasks that have its context, is its stage.
-    At the end it is a sample, as one of ``log_samples``, under its id and attempt: whoever logs a
-    sample with the same ``id`` and ``attempt`` later, such as a trainer its ``advantage`` and
-    ``outcome``, adds to it. Metrics of rewards are those of ``score``, which this does not replace.
+    At the end the rollout is a sample, as one of ``log_samples``, under its id and attempt: whoever
+    logs a sample with the same ``id`` and ``attempt`` later, such as a trainer its ``advantage``
+    and ``outcome``, adds to it. Metrics of rewards are those of ``score``, which this does not
+    replace.
 
     An exception that leaves the block ends the rollout as ``timeout``, ``cancelled`` or else
     ``environment_failed``, with the type of the exception as reason.
 
     Args:
-        id: Identifies the rollout in the run; default a random one.
+        id: Id of the rollout in the run; default a random one.
         attempt: Number of the try, from 1.
         prompt: Text, or messages of a chat.
         environment: Name of the environment or task.
-        group: Those rollouts that are compared with each other, such as the samples of one prompt.
+        group: Name of the rollouts that are compared with each other, such as the samples of one
+            prompt.
         step: The training step; default that of the ``step`` block around it.
     """
 
@@ -84,7 +85,7 @@ class rollout:  # noqa: N801  # reads as a statement: with rollout(id="17")
     def begin(self) -> Self:
         """Begin the rollout without a block: ``end`` ends it, and no phase is its stage.
 
-        For programs that begin a rollout in one callback and end it in another.
+        This is for programs that begin a rollout in one callback and end it in another.
         """
         with session.GUARD:
             entered, self._pid = self._entered, os.getpid()
@@ -137,7 +138,10 @@ class rollout:  # noqa: N801  # reads as a statement: with rollout(id="17")
         self.__exit__(kind, error, traceback)
 
     def stage(self, name: str) -> None:
-        """Begin a stage that is no phase, such as a turn. The same name again is progress, too."""
+        """Begin a stage that is not a phase, such as a turn.
+
+        Repeating the name is progress, too.
+        """
         with session.GUARD:
             self._entered.moved(label(name, _MAX_NAME_CHARS))
 
@@ -154,11 +158,12 @@ class rollout:  # noqa: N801  # reads as a statement: with rollout(id="17")
 
         Args:
             reward: A number, or a tensor of one element.
-            advantage: The same.
-            outcome: One of ``otel_rl.semconv.outcomes.Outcome``, as text; None if it is not
-                decided yet.
-            reason: Why, in a few words.
-            fields: What else the sample has: ``completion``, ``messages``, as of ``log_samples``.
+            advantage: A number, or a tensor of one element.
+            outcome: One of ``otel_rl.semconv.outcomes.Outcome``, as text; None if it is not decided
+                yet.
+            reason: Why the rollout ended so, in a few words.
+            fields: Further fields of the sample, as for ``log_samples``: ``completion``,
+                ``messages``.
         """
         with session.GUARD:
             # _pid is that of the process in which it began; a forked child only inherits it.
@@ -182,7 +187,7 @@ class rollout:  # noqa: N801  # reads as a statement: with rollout(id="17")
             given = {
                 "reward": reward,
                 "advantage": advantage,
-                "outcome": None if outcome is None else _checked(outcome),
+                "outcome": outcome_word(outcome, "lineage.rollout"),
                 "reason": reason,
             }
             sample.update((name, value) for name, value in given.items() if value is not None)
@@ -194,22 +199,10 @@ class rollout:  # noqa: N801  # reads as a statement: with rollout(id="17")
 
 
 def _text_of_prompt(prompt: object) -> str:
-    """Return a prompt, of messages the last one; empty for all else."""
+    """Return the text of a prompt: of messages the last one; empty for anything else."""
     if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[-1], Mapping):
         prompt = prompt[-1].get("content")
     return prompt if isinstance(prompt, str) else ""
-
-
-def _checked(outcome: str) -> str | None:
-    if outcome in tuple(Outcome):
-        return str(outcome)
-    words = ", ".join(Outcome)
-    session.GUARD.drop(
-        DropReason.BAD_STATUS,
-        f"lineage.rollout: unknown outcome {str(outcome)[:80]!r}; choose one of {words}. "
-        "It is ignored.",
-    )
-    return None
 
 
 def _outcome_of(error: BaseException) -> Outcome:

@@ -15,8 +15,6 @@ from otel_rl.worker.launch import sweep_environment
 from otel_rl.worker.otlp.anyvalue import plain_config
 from otel_rl.worker.settings import CONFIG, SWEEP, TYPED, read_config
 
-__all__ = ["VARIABLES", "begin_trial", "end_trial", "trial"]
-
 VARIABLES: Final = (CONFIG, "OTEL_RESOURCE_ATTRIBUTES", SWEEP, "OTEL_RL_TRIAL", TYPED)
 """What tells a process that it is of a trial, and of which."""
 
@@ -42,7 +40,7 @@ def trial(name: str, config: Mapping[str, object] | None = None) -> Iterator[Non
     """Report for a trial of its own within the block, in this process and its children.
 
     Args:
-        name: Name of the trial in its sweep; the name of its run is ``<trial so far>-<name>``.
+        name: Name of the trial in its sweep; its run is named ``<trial so far>-<name>``.
         config: Hyper-parameters of the trial, for the config of its run, which leaves out secrets.
     """
     begin_trial(name, config)
@@ -76,7 +74,7 @@ def begin_trial(name: str, config: Mapping[str, object] | None = None) -> None:
 
 
 def end_trial(failure: Exception | None = None) -> None:
-    """End the trial that has begun last, for a failure if there was one. Never raises.
+    """End the trial that began last, with a failure if there was one. Never raises.
 
     Waits for the delivery of what was recorded so far.
     """
@@ -95,7 +93,7 @@ def end_trial(failure: Exception | None = None) -> None:
 
 
 def _without_secrets(config: Mapping[str, object], path: str = "") -> dict[str, object]:
-    """Leave out secrets: a sweep's hyper-parameters are in a run without being asked for."""
+    """Leave out secrets: a sweep's hyper-parameters get into a run without being asked for."""
     return {
         name: _without_secrets(value, f"{path}{name}.") if isinstance(value, Mapping) else value
         for name, value in config.items()

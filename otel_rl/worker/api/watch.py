@@ -3,7 +3,7 @@
     optimizer.step()  -- pre-hook -->  norms on the device  -- one copy, not waited for -->  export
                       -- post-hook --> the change of a sample of the parameters  ------^
 
-Nothing here imports torch: it is the module of the program's own model.
+No torch is imported here: the functions use the module of the program's own model.
 """
 
 import sys
@@ -16,8 +16,6 @@ from otel_rl.semconv.spec import described
 from otel_rl.version import __version__
 from otel_rl.worker import session
 from otel_rl.worker.tensors import hold_each, torch_cuda
-
-__all__ = ["Watched", "watch"]
 
 _SCOPE: Final = "otel_rl.watch"
 
@@ -56,9 +54,9 @@ def watch(
     - ``rl.train.grad.abs_max`` and ``rl.train.grad.mean_square``, and
       ``rl.train.grad.applied.norm``: of the gradient as the optimizer gets it, accumulated over
       all backward passes, unscaled, and after clipping. ``Watched.before_clipping`` measures it
-      before.
+      before clipping.
     - ``rl.train.update.norm``: of the change of the parameters, by 65,536 evenly spaced elements of
-      each: exact up to that size, an estimate beyond.
+      each parameter: exact up to that size, an estimate beyond.
 
     Mixed precision: gradients that a ``GradScaler`` has scaled are divided by its scale, also for
     optimizers that are fused; a step that it skips has no values. Only a fused optimizer on a GPU
@@ -80,13 +78,13 @@ def watch(
         model: A ``torch.nn.Module``.
         optimizer: Its ``torch.optim.Optimizer``, with any number of parameter groups; or
             accelerate's wrapper of one.
-        groups: From the name of a parameter, as of ``model.named_parameters()``, to that of its
-            group. Default: the first part of the name in which parameters differ, for example
-            ``embed_tokens``, ``layers``, ``norm`` and ``lm_head``.
-        every: Measure each so many steps of the optimizer.
+        groups: Returns the group's name for the name of a parameter, as in
+            ``model.named_parameters()``. Default: the first part of the name in which parameters
+            differ, for example ``embed_tokens``, ``layers``, ``norm`` and ``lm_head``.
+        every: Number of optimizer steps from one measured step to the next.
 
     Returns:
-        What is watched; ``close`` ends it.
+        The watched model and optimizer; ``close`` ends the measurements.
     """
     watched = Watched(model, groups, every)
     with session.GUARD:
@@ -104,7 +102,7 @@ def watch(
 
 
 class _Measured(NamedTuple):
-    """Gradient of one parameter: scalars on its device, elements here and of all ranks."""
+    """Gradient of one parameter: scalars on its device; elements on this rank and in all."""
 
     largest: Any
     norm: Any
@@ -156,7 +154,7 @@ class Watched:
                 )
 
     def close(self) -> None:
-        """Measure no longer, and forget model and optimizer. Idempotent."""
+        """Stop measuring, and forget model and optimizer. Idempotent."""
         hooks, self._hooks = self._hooks, []
         for hook in hooks:
             with session.GUARD:
@@ -171,7 +169,7 @@ class Watched:
         return not (cuda is not None and cuda.is_available() and cuda.is_current_stream_capturing())
 
     def _is_skipped(self) -> bool:
-        """Return whether a fused optimizer will skip the step; of a device nobody knows it yet."""
+        """Return whether a fused optimizer will skip the step; not known yet on a device."""
         overflow = getattr(self._optimizer, "found_inf", None)
         return overflow is not None and not overflow.is_cuda and bool(overflow)
 
@@ -208,7 +206,7 @@ class Watched:
             self._record(_held((names.RL_TRAIN_UPDATE_NORM,), norms))
 
     def _kept(self, parameter: Any) -> Any:
-        """Return a copy of the sample of a parameter, in memory that is made once."""
+        """Return a copy of the sample of a parameter, in memory that is allocated once."""
         sample, kept = _sampled(parameter), self._samples.get(id(parameter))
         if kept is None or (kept.shape, kept.dtype, kept.device) != (
             (sample.shape, sample.dtype, sample.device)
@@ -218,7 +216,7 @@ class Watched:
         return kept.copy_(sample)
 
     def _gradients(self) -> Mapping[str, Sequence[Any]]:
-        """Return (largest element, mean square, norm) of each group, and of all as the group ''."""
+        """Return (largest element, mean square, norm) of each group, and of all under ''."""
         torch = sys.modules["torch"]
         norm, dtype = torch.linalg.vector_norm, torch.float32
         measured: dict[str, list[_Measured]] = {}
@@ -251,7 +249,7 @@ class Watched:
         return torch.linalg.vector_norm(torch.stack(_together(norms)))
 
     def _with_gradients(self) -> Iterable[tuple[str, Any, Any]]:
-        """Yield (group, parameter, this rank's gradient) of what the coming step changes."""
+        """Yield (group, parameter, this rank's gradient) for parameters that the step changes."""
         for part in self._optimizer.param_groups:
             for parameter in part["params"]:
                 gradient = parameter.grad
@@ -299,7 +297,7 @@ class Watched:
 
 
 def _held(metrics: Sequence[str | None], values: Mapping[str, Sequence[Any]]) -> Sequence[_Held]:
-    """Return values of groups, one for each metric, on their way to the host."""
+    """Return the values of groups for each metric, on their way to the host."""
     if not values:
         return ()
     flat = [value for some in values.values() for value in some]
@@ -313,7 +311,7 @@ def _held(metrics: Sequence[str | None], values: Mapping[str, Sequence[Any]]) ->
 
 
 def _with_whole(of: Mapping[str, list[_T]]) -> Mapping[str, Sequence[_T]]:
-    """Return the same, and all of them as the group '' if there is more than one."""
+    """Return the groups, and all values together as the group '' if there are several groups."""
     return {"": [one for some in of.values() for one in some], **(of if len(of) > 1 else {})}
 
 
@@ -330,7 +328,7 @@ def _sampled(parameter: Any) -> Any:
 
 
 def _together(values: Sequence[Any]) -> Sequence[Any]:
-    """Return scalars on the device of the first: a model may lie on several."""
+    """Return scalars on the device of the first one, as a model may lie on several devices."""
     device = values[0].device
     return [one if one.device == device else one.to(device, non_blocking=True) for one in values]
 

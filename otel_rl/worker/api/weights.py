@@ -6,7 +6,7 @@ r"""Proof that weights arrived: a digest of what is pushed, compared with what a
 A version is only a claim. Tensors that both sides name as equal prove it. ``lineage`` has the names
 of this module.
 
-A digest is BLAKE2b of 8 bytes, in hexadecimal digits, of this for each tensor in order:
+A digest is BLAKE2b of 8 bytes, in hexadecimal digits, over the following for each tensor in order:
 
     "<name>:<shape, its numbers with x between them>\n"    in UTF-8; in a list its place is the name
     of the flat tensor the elements 0, s, 2 s, ...          in bfloat16, little-endian
@@ -26,8 +26,6 @@ from otel_rl.semconv.spec import described
 from otel_rl.version import __version__
 from otel_rl.worker import session
 
-__all__ = ["digest", "signed", "verify"]
-
 _SCOPE: Final = "otel_rl.carrier"
 
 _SAMPLE: Final = 4096
@@ -40,19 +38,19 @@ _known: Final[deque[str]] = deque(maxlen=128)
 
 
 def digest(tensors: Mapping[str, Any] | Iterable[Any]) -> str:
-    """Return a digest of tensors: equal where their values are, on any device and in any layout.
+    """Return a digest of tensors that is equal where their values are, on any device and layout.
 
     Of a large tensor 4,096 evenly spaced elements count. Values are rounded to bfloat16, so that a
-    trainer in float32 and a server in bfloat16 agree; float16 and quantised weights do not. It
-    waits for the device, once: call it where weights are pushed or loaded, which waits anyway. By
-    arithmetic it copies 8 KB of a tensor to the host, 2.4 MB of 300.
+    trainer in float32 and a server in bfloat16 agree; float16 and quantised weights do not. The
+    call waits for the device once: make it where weights are pushed or loaded, which waits anyway.
+    By arithmetic it copies 8 KB of a tensor to the host, 2.4 MB of 300.
 
     Args:
-        tensors: Of torch or numpy, by names that both sides use, or in one order. Name the same
-            parts on both sides: of a shard only its own rank has the digest.
+        tensors: Tensors of torch or numpy, by names that both sides use, or in one order. Name the
+            same parts on both sides: of a shard only its own rank has the digest.
 
     Raises:
-        TypeError: One is neither.
+        TypeError: A tensor is of neither library.
     """
     named = (
         sorted(tensors.items())
@@ -70,7 +68,7 @@ def digest(tensors: Mapping[str, Any] | Iterable[Any]) -> str:
 def signed(stamp: str, tensors: Mapping[str, Any] | Iterable[Any]) -> str:
     """Return the ``lineage.stamp`` of weights with their ``digest``. Never raises.
 
-    ``link_weights`` takes it as it takes a stamp. See ``digest`` for what it costs.
+    ``link_weights`` accepts the result like a stamp. See ``digest`` for the cost.
     """
     with session.GUARD:
         return f"{stamp}{_PART}{digest(tensors)}"
@@ -85,11 +83,11 @@ def verify(weights: str, tensors: Mapping[str, Any] | Iterable[Any]) -> bool | N
     it after weights are loaded, with what the server computes with. See ``digest`` for the cost.
 
     Args:
-        weights: What ``signed`` returned.
-        tensors: As they were named there.
+        weights: Text that ``signed`` returned.
+        tensors: Tensors with the names or in the order of ``signed``.
 
     Returns:
-        None if that cannot be told: the stamp has no digest.
+        Whether they are equal; None if that cannot be told, as the stamp has no digest.
     """
     with session.GUARD:
         sent = weights.partition(_PART)[2].partition(";")[0]
@@ -122,7 +120,7 @@ def _sampled(tensor: Any) -> Any:
 
 
 def _on_host(samples: Sequence[Any]) -> Iterable[bytes]:
-    """Return the values of each in bfloat16. Those of torch are copied from a device at once."""
+    """Yield each sample's values in bfloat16. Samples of torch are copied from a device at once."""
     of_torch = [one for one in samples if hasattr(one, "detach")]
     if not samples:
         return []

@@ -5,7 +5,7 @@
 Only the method ``write`` of the two streams is replaced, on the objects themselves: they keep their
 type, file descriptor, encoding and ``isatty``, and output of handlers that hold them is included.
 The text is written first, then copied. Lines are made on the exporter thread.
-What does not pass through these objects is not seen: other processes, C libraries, ``os.write``.
+Output that bypasses these objects is not seen: other processes, C libraries, ``os.write``.
 """
 
 import re
@@ -22,8 +22,6 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.masking import masked_lines
 from otel_rl.worker.events.queue import Event
 from otel_rl.worker.guard import Guard
-
-__all__ = ["Console"]
 
 _STREAMS: Final = ("stdout", "stderr")
 
@@ -65,8 +63,6 @@ class _Stream:
 
 @dataclass(slots=True)
 class _Text:
-    """Consecutive lines of one stream."""
-
     stream: str
     time_ns: int
     chars: int = 0
@@ -74,7 +70,7 @@ class _Text:
 
 
 class Console:
-    """Copy of the console of this process. Nothing here raises into the program.
+    """Copy of this process's console. It never raises into the program.
 
     Any thread may write; one thread calls ``take``.
     """
@@ -91,7 +87,7 @@ class Console:
         self.forget()
 
     def forget(self) -> None:
-        """Reset in a forked child: the parent sends what it wrote."""
+        """Reset in a forked child, because the parent sends what it wrote."""
         # _lock guards the three below. Re-entrant, so that a signal handler may write.
         self._lock = threading.RLock()
         self._chunks: list[tuple[str, int, str]] = []
@@ -113,8 +109,8 @@ class Console:
             owner: Owner of the copy; an earlier owner cannot stop the copy any more.
             count: Number of workers of the role, if it is known.
             note: Called with the exception that ends a child of ``multiprocessing``, as the child
-                prints it. From Python 3.13 on nothing else tells it: the child has forgotten it
-                when its finalizers run.
+                prints it. From Python 3.13 on nothing else tells of the exception: the child has
+                forgotten it when its finalizers run.
         """
         self.owner, self._note = owner, note
         self._rate = min(RATE_CHARS, ROLE_RATE_CHARS / max(1, count or 1))
@@ -126,7 +122,7 @@ class Console:
                 self._replace(name, stream)
 
     def stop(self, owner: object) -> None:
-        """Give the streams their own method back, if ``owner`` still is the owner."""
+        """Give the streams their own method back, if ``owner`` still owns the copy."""
         if self.owner is not owner:
             return
         self._is_on = False
@@ -142,8 +138,8 @@ class Console:
         """Return the lines since the last call as events.
 
         Args:
-            is_last: True for the end of the process: unfinished lines are returned, too, and the
-                end of the console is worth a burst of its own.
+            is_last: Whether the process ends: then unfinished lines are returned, too, and the end
+                of the console is worth a burst of its own.
         """
         with self._lock:
             chunks, self._chunks, self._waiting_chars = self._chunks, [], 0
@@ -232,7 +228,7 @@ class Console:
 
 
 def _is_about_this_process(text: str) -> bool:
-    """Report whether ``multiprocessing`` writes this line, which precedes its child's traceback."""
+    """Return whether ``multiprocessing`` writes a line that precedes its child's traceback."""
     process = sys.modules.get("multiprocessing.process")
     return process is not None and text == f"Process {process.current_process().name}:\n"
 

@@ -7,8 +7,6 @@ from typing import Final
 from otel_rl.redaction import redacted
 from otel_rl.worker.otlp.anyvalue import cut
 
-__all__ = ["is_secret", "masked", "masked_lines", "masked_message"]
-
 _MAX_ARGUMENT_CHARS: Final = 4_096
 _MAX_ARGUMENTS: Final = 1_024
 
@@ -45,7 +43,8 @@ _KEY = re.compile(
 def masked(arguments: Sequence[str]) -> list[str]:
     """Return the arguments of a command with secrets masked.
 
-    ``--api-key X``, ``--api-key=X``, ``wandb.key=X`` as of Hydra, and passwords in URLs.
+    Masked are the values of ``--api-key X``, ``--api-key=X``, ``wandb.key=X`` as of Hydra, and
+    passwords in URLs.
     """
     shown: list[str] = []
     follows_secret = False
@@ -83,7 +82,7 @@ def _end_of_line(text: str, position: int) -> int:
 
 
 def masked_message(text: str) -> str:
-    """Mask secrets in the message of an error: as in lines, and what looks like a key."""
+    """Mask secrets in the message of an error, as in lines, and texts that look like a key."""
     return _KEY.sub(_MASK, masked_lines(text))
 
 

@@ -46,18 +46,6 @@ from otel_rl.worker.otlp.requests import (
 )
 from otel_rl.worker.tensors import NotANumber, number
 
-__all__ = [
-    "MAX_WAITING_BYTES",
-    "Event",
-    "EventQueue",
-    "ExitReport",
-    "around",
-    "event_requests",
-    "mark_step",
-    "text_chars",
-    "uncaught",
-]
-
 MAX_WAITING_BYTES: Final = 8 << 20
 """Approximate size of the events between two exports. Run metadata may use the same again, so that
 samples cannot displace it.
@@ -80,15 +68,13 @@ _SCOPE: Final = encode_scope(InstrumentationScope("otel_rl", __version__)).head
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Event of a run, reported once.
+    """An event of a run, reported once.
 
     Attributes:
         name: One of ``names.EVENTS``.
-        time_ns: Time of the event.
-        attributes: Of the event.
-        body: Content, a text or fields in this order; None if the attributes hold everything.
-        span: Trace id and span id of the span in which it happened; None without one.
-        uid: Identifies a repetition; empty until the event is sent.
+        body: A text, or fields in this order; None if the attributes hold everything.
+        span: Trace id and span id of the span in which the event happened; None without one.
+        uid: Id that identifies a repetition; empty until the event is sent.
     """
 
     name: str
@@ -100,7 +86,7 @@ class Event:
 
     @property
     def carries_data(self) -> bool:
-        """True if the loss of the event would lose data of the program."""
+        """Return whether the loss of the event would lose data of the program."""
         return bool(self.attributes or self.body) and self.name != RL_WORKER_END
 
 
@@ -116,7 +102,6 @@ class EventQueue:
         self.forget()
 
     def bind(self, resource: Resource) -> None:
-        """Set the resource of events that are taken from now on."""
         self._resource = encode_resource(resource)
         self._instance = str(resource.attributes.get("service.instance.id", ""))
 
@@ -131,12 +116,11 @@ class EventQueue:
 
     @property
     def are_waiting(self) -> bool:
-        """Report whether there are any."""
         return bool(self._waiting)
 
     @property
     def is_crowded(self) -> bool:
-        """Report whether an export should take the events before the interval ends."""
+        """Return whether an export should take the events before the interval ends."""
         return self._waiting_bytes > self._max_waiting_bytes // 4
 
     def add(
@@ -147,13 +131,14 @@ class EventQueue:
         *,
         text_chars: int = 0,
     ) -> bool:
-        """Add an event of the present time for the next export. False if the queue is full.
+        """Add an event of the present time for the next export. Returns False if the queue is full.
 
         Args:
             name: One of ``names.EVENTS``.
-            attributes: Not changed after the call.
-            body: Plain values, or results of ``tensors.hold``. Not changed after the call.
-            text_chars: Length of its texts.
+            attributes: Attributes, which are not changed after the call.
+            body: Plain values, or results of ``tensors.hold``, which are not changed after the
+                call.
+            text_chars: Length of the event's texts.
         """
         event = Event(name, time_ns(), attributes, body, _span() if body is not None else None)
         size = _EVENT_BYTES + text_chars
@@ -166,7 +151,6 @@ class EventQueue:
         return True
 
     def take_all(self) -> list[Event]:
-        """Return all events since the last call, in order."""
         with self._lock:
             taken, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
         return list(taken)
@@ -250,7 +234,6 @@ def around(events: list[Event]) -> tuple[list[Event], list[Event]]:
 
 
 def text_chars(attributes: Mapping[str, Plain]) -> int:
-    """Return the number of characters in the texts of an event."""
     texts = (
         one
         for value in attributes.values()
@@ -262,7 +245,7 @@ def text_chars(attributes: Mapping[str, Plain]) -> int:
 class ExitReport:
     """Errors of one worker. Any thread may call any method; none raises.
 
-    ``with_message`` tells whether messages of exceptions are reported, besides their types.
+    ``with_message`` tells whether messages of exceptions are reported beside their types.
 
     Attributes:
         failure: Attributes of the error that has ended the worker; None for success.
@@ -275,7 +258,7 @@ class ExitReport:
         self.failure: Mapping[str, Plain] | None = None
 
     def error(self, error: BaseException) -> None:
-        """Report an exception that has left a step: the process may be killed for it.
+        """Report an exception that has ended a step: the process may be killed for it.
 
         Exceptions that only end a loop or the process are not errors.
         """
@@ -286,13 +269,12 @@ class ExitReport:
             self._events.add(RL_WORKER_ERROR, attributes, text_chars=text_chars(attributes))
 
     def note(self, error: BaseException | None) -> None:
-        """Remember the exception that ends the process, if any."""
         if error is not None and not isinstance(error, SystemExit):
             with self._guard:
                 self.failure = self._attributes_of(error)
 
     def request(self) -> Request:
-        """Return the last request of the worker: how it ended."""
+        """Return the last request of the worker, which says how the worker ended."""
         if self.failure is None:
             return self._events.end_request({RL_WORKER_STATUS: RlWorkerStatusValues.COMPLETE})
         status: dict[str, Plain] = {RL_WORKER_STATUS: RlWorkerStatusValues.FAILED}
@@ -320,13 +302,13 @@ def uncaught() -> BaseException | None:
 
 
 def mark_step(error: BaseException, step: int) -> None:
-    """Remember that the error has left the block of a step. Stays with it, pickled too."""
+    """Remember on the error that it has ended a step's block, also when it is pickled."""
     with suppress(Exception):  # an error may allow no attributes
         setattr(error, _STEP, step)
 
 
 def _type_name(error: BaseException) -> str:
-    """Return the type of ``error`` as in ``error.type``: with its module, except builtins."""
+    """Return the type of ``error`` for ``error.type``: with its module, except for builtins."""
     kind = type(error)
     if kind.__module__ == "builtins":
         return kind.__qualname__

@@ -1,9 +1,9 @@
-"""What the start of a run tells: the metadata of the run, and the provenance of the process.
+"""Content of a run's start: the metadata of the run, and the provenance of the process.
 
-The metadata is validated, as the attributes of ``rl.experiment.start``. A thread finds out the
+The metadata is validated as the attributes of ``rl.experiment.start``. A thread finds out the
 provenance (command, code and machine, as the attributes of ``rl.worker.start``) once, because git
-may take seconds: secrets in arguments and in the difference are masked, nothing raises, and what
-cannot be read in time is left out.
+may take seconds: secrets in arguments and in the difference are masked, nothing raises, and
+whatever cannot be read in time is left out.
 """
 
 import os
@@ -45,17 +45,6 @@ from otel_rl.worker.events.queue import EventQueue, text_chars
 from otel_rl.worker.forks import IMPORTS
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.anyvalue import MAX_CONFIG_BYTES, Plain, cut, plain_config
-
-__all__ = [
-    "MAX_TAGS",
-    "MAX_WORD_CHARS",
-    "ProvenanceThread",
-    "RunMetadata",
-    "config_metadata",
-    "provenance",
-    "validated_metadata",
-    "with_defaults",
-]
 
 RunMetadata = Mapping[str, Plain]
 """Attributes of ``rl.experiment.start``. Empty: the event only reports a running run."""
@@ -143,7 +132,7 @@ def config_metadata(config: Mapping[str, object], guard: Guard) -> RunMetadata:
 
 
 def with_defaults(config: Mapping[str, object], metadata: RunMetadata, guard: Guard) -> RunMetadata:
-    """Add hyper-parameters below those that any process gives. Never raises."""
+    """Add hyper-parameters that count only where no process gives them. Never raises."""
     given = config_metadata(config, guard)
     if not given:
         return metadata
@@ -220,7 +209,6 @@ class ProvenanceThread:
             )
 
     def forget(self) -> None:
-        """Forget the parent's thread, in a forked child."""
         self._lock, self._thread = threading.RLock(), None  # another thread may have held it
         self._is_settled = False
 
@@ -237,11 +225,11 @@ class ProvenanceThread:
 
 
 def provenance(*, with_code: bool) -> Mapping[str, Plain]:
-    """Find out what this process runs, and where. Takes up to some seconds.
+    """Find out what this process runs, and where. This takes up to some seconds.
 
     Args:
-        with_code: Also the difference to the commit and the installed packages, which are the same
-            for all workers of a role.
+        with_code: Whether to include the difference to the commit and the installed packages, which
+            are the same for all workers of a role.
     """
     command = getattr(sys, "orig_argv", None) or sys.argv
     found: dict[str, Plain] = {

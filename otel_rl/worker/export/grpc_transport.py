@@ -1,4 +1,4 @@
-"""OTLP/gRPC: one attempt to hand over ready bytes."""
+"""OTLP/gRPC: one attempt to send encoded bytes."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -19,8 +19,6 @@ from otel_rl.worker.export.transport import (
 )
 from otel_rl.worker.forks import Uncut
 from otel_rl.worker.settings import SignalSettings
-
-__all__ = ["GrpcTransport"]
 
 _RETRYABLE_CODES: Final = frozenset(
     {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
@@ -60,11 +58,9 @@ class GrpcTransport:
         self._place = redacted(signal.url)
 
     def prepare(self, payload: bytes) -> bytes:
-        """See ``Transport``."""
         return payload
 
     def send(self, body: bytes) -> Reply:
-        """See ``Transport``."""
         try:
             call = self._call = self._call or self._find_call()
             with self._calls.work():
@@ -78,15 +74,14 @@ class GrpcTransport:
             )
 
     def close(self) -> None:
-        """See ``Transport``."""
         if self._channel is not None:
             self._channel.close()
 
     def channel(self) -> grpc.Channel:
-        """The connections, opened if they were not.
+        """Return the channel, opening it if it was not.
 
         Raises:
-            OSError: A file of theirs cannot be read.
+            OSError: A file of its certificates or keys cannot be read.
         """
         if self._channel is None:
             beside = self._beside

@@ -30,8 +30,6 @@ from otel_rl.worker.export.transport import (
 )
 from otel_rl.worker.settings import SignalSettings
 
-__all__ = ["HttpTransport"]
-
 _MAX_ANSWER_BYTES: Final = 64 << 10
 """Read of an answer. That of a receiver has some hundred, and the memory is the trainer's."""
 
@@ -74,12 +72,10 @@ class HttpTransport:
         self.session.trust_env = not signal.is_loopback
 
     def prepare(self, payload: bytes) -> bytes:
-        """See ``Transport``."""
         # Level 1: exemplars shrink to a third at any level, and the CPU is the trainer's.
         return zlib.compress(payload, level=1, wbits=_GZIP) if self._signal.gzip else payload
 
     def send(self, body: bytes) -> Reply:
-        """See ``Transport``."""
         signal, session = self._signal, self.session
         where = self._place
         request = requests.Request("POST", signal.url, self._headers, data=body)
@@ -120,7 +116,6 @@ class HttpTransport:
             )
 
     def close(self) -> None:
-        """See ``Transport``."""
         self.session.close()
 
 
@@ -136,7 +131,7 @@ def _by_proxy(url: str, proxy: str | None) -> str:
 
 
 def _impossible(error: ValueError, where: str) -> Reply:
-    """Answer for settings of which no request can be made, however often that is tried."""
+    """Return the reply for settings that allow no request, however often it is tried."""
     return Reply(
         Outcome.REFUSED,
         f"no request can be made ({type(error).__name__}) for {where}; check the names of hosts in "

@@ -1,6 +1,6 @@
-"""Hands requests over through the inbox of the run, for a worker without an endpoint.
+"""Sends requests through the inbox of the run, for a worker without an endpoint.
 
-A request is accepted once it is in the file: its format is in ``otel_rl.inbox``.
+A request counts as accepted once it is in the file, whose format is in ``otel_rl.inbox``.
 """
 
 import os
@@ -35,8 +35,6 @@ from otel_rl.worker.export.inbox_bridge import BridgeKeeper, forget_bridges, say
 from otel_rl.worker.export.transport import Outcome, Reply
 from otel_rl.worker.settings import DATA, LAUNCH, Settings, SignalSettings
 
-__all__ = ["InboxTransport", "data_directory", "end", "forget", "move", "with_inbox"]
-
 _MAX_BYTES: Final = 1 << 30
 _DISK_SHARE: Final = 0.05
 """Bounds of what all workers of a run may leave unread, of which the smaller one holds."""
@@ -58,10 +56,10 @@ _NETWORK: Final = frozenset(
 def with_inbox(
     settings: Settings, run: str, environ: Mapping[str, str], *, on_several_hosts: bool
 ) -> Settings:
-    """Return the settings with an inbox for each signal without an endpoint, where one is used.
+    """Return settings with an inbox for each signal without an endpoint, where inboxes are used.
 
-    Says in a line why something else is used, or what is to be done with the inbox. Of a job on
-    several hosts no host has the whole run, so no bridge starts.
+    The function prints why no inbox is used, or what to do with the inbox. No host of a job on
+    several hosts has the whole run, so no bridge starts there.
     """
     settings = _with(settings, None)
     # Of many processes of a launch, one says it: children of a worker are told its launch.
@@ -90,7 +88,6 @@ def with_inbox(
 
 
 def data_directory(environ: Mapping[str, str]) -> Path:
-    """Return the directory with those of the runs."""
     return Path(environ.get(DATA, "").strip() or DATA_DIRECTORY).absolute()
 
 
@@ -162,7 +159,7 @@ class Inbox:
         self._is_over = False
 
     def append(self, signal: Signal, body: bytes) -> str:
-        """Append a request. Returns why that is not possible now; empty if it is done."""
+        """Append a request. Returns why that is not possible now; empty if it was appended."""
         with self._mutex:
             try:
                 problem = self._append(record(signal, body))
@@ -233,17 +230,16 @@ class Inbox:
             self._held = None
 
     def close(self, *, is_over: bool = False) -> None:
-        """End the segment: nothing more comes from this process, unless something is appended.
+        """End the segment: nothing more comes from this process, unless it appends again.
 
         Args:
-            is_over: True if nothing may be, as the process is at its end.
+            is_over: Whether the process is at its end, so that it may not append again.
         """
         with self._mutex, suppress(OSError):
             self._is_over = is_over
             self._leave()
 
     def move(self, run: Path) -> None:
-        """Go on in the inbox of another run."""
         with self._mutex, suppress(OSError):
             self._leave()
             self._begin(self._place._replace(run=run))
@@ -256,7 +252,7 @@ def _room_in(inbox: Path) -> int:
 
 
 class InboxTransport:
-    """One signal's end of the inbox of a run."""
+    """The transport of one signal to the inbox of a run."""
 
     def __init__(self, signal: Signal, place: InboxPlace) -> None:
         self._signal = signal
@@ -266,18 +262,16 @@ class InboxTransport:
             self._inbox.users += 1
 
     def prepare(self, payload: bytes) -> bytes:
-        """See ``Transport``."""
         return payload
 
     def send(self, body: bytes) -> Reply:
-        """See ``Transport``. What finds no room waits in memory, as for an endpoint."""
+        """See ``Transport``. A request without room waits in memory, as for an endpoint."""
         problem = self._inbox.append(self._signal, body)
         if problem:
             return Reply(Outcome.RETRY, problem, unreachable=True)
         return Reply(Outcome.ACCEPTED)
 
     def close(self) -> None:
-        """See ``Transport``."""
         with _mutex:
             self._inbox.users -= 1
             if not self._inbox.users:
@@ -291,7 +285,7 @@ _moved: dict[Path, Path] = {}
 
 
 def move(place: InboxPlace | None, run: str) -> None:
-    """Go on in the inbox of the run that a program has named after it had begun in another one."""
+    """Move to the inbox of the run that a program has named after it had begun in another run."""
     if place is None:
         return
     with _mutex:
@@ -304,13 +298,13 @@ def move(place: InboxPlace | None, run: str) -> None:
 
 
 def end() -> None:
-    """Leave the inboxes in order at the end of the process, whichever thread still uses them."""
+    """Leave the inboxes in order at the process's end, whichever thread still uses them."""
     for inbox in tuple(_inboxes.values()):
         inbox.close(is_over=True)
 
 
 def forget() -> None:
-    """Begin anew in a forked child: segments, locks and bridges are its parent's."""
+    """Start over in a forked child, because segments, locks and bridges are its parent's."""
     global _mutex, _inboxes  # a thread of the parent may hold the lock
     _mutex = threading.Lock()
     _inboxes = {}

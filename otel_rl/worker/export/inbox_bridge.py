@@ -1,7 +1,7 @@
-"""Starts a bridge for the inbox of a run where none runs, and passes on what it says.
+"""Starts a bridge for the inbox of a run where none runs, and prints what the bridge says.
 
-Any worker of the run may start one; the lock of the inbox leaves one of them. Whoever has started
-it prints its lines, and waits for the last one at the end of the process.
+Any worker of the run may start a bridge; the lock of the inbox leaves one of them. The process that
+has started the bridge prints its lines, and waits for the last one at its own end.
 """
 
 import os
@@ -25,14 +25,6 @@ from otel_rl.inbox import (
     bytes_in,
     is_held,
 )
-
-__all__ = [
-    "BridgeKeeper",
-    "forget_bridges",
-    "say",
-    "wait_for_bridges",
-    "want_ends",
-]
 
 _LOOK_S: Final = 0.5
 _WAIT_S: Final = 0.05
@@ -97,7 +89,7 @@ def _bridge_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class BridgeKeeper:
-    """Sees to it that a bridge reads the inbox of a run. One thread at a time."""
+    """Makes sure that a bridge reads the inbox of a run. One thread at a time uses it."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -111,7 +103,7 @@ class BridgeKeeper:
         self._has_told = False
 
     def look(self) -> None:
-        """Pass on what the bridge says, and start one if there is none. Does not wait for it."""
+        """Print what the bridge says, and start a bridge, without waiting, if there is none."""
         now_s = monotonic()
         if now_s < self._next_look_s:
             return
@@ -187,23 +179,22 @@ class BridgeKeeper:
         return len(words) > 1 and words[0] == self._token and _lives(int(words[1]))
 
     def _runs(self) -> bool:
-        """Report whether the bridge that was started here runs, or is about to."""
+        """Return whether the bridge that this process started runs, or is about to."""
         if is_held(self._inbox / BRIDGE_LOCK):
             return self._is_in(self._inbox / BRIDGE_LOCK)
         return self._is_starting()
 
     def want_end(self) -> None:
-        """Have the bridge end with its last worker, and not wait for another one."""
+        """Make the bridge end with its last worker, and not wait for another one."""
         with suppress(OSError):
             (self._inbox / WANTED).touch(mode=0o600)
 
     def has_others(self) -> bool:
-        """Report whether other processes report to the run."""
         locks = (path for path in self._inbox.glob(f"[!.]*{LOCK}") if path.name != BRIDGE_LOCK)
         return any(map(is_held, locks))
 
     def wait_for_end(self, until_s: float) -> bool:
-        """Wait for the bridge's last line, and say what is left. Returns whether it has ended."""
+        """Wait for the bridge's last line, and print what is left. Returns whether it has ended."""
         is_over = False
         self.want_end()
         try:
@@ -247,7 +238,7 @@ def _lives(pid: int) -> bool:
 
 
 def _start_detached(starting: Path, command: list[str], log: int) -> None:
-    """Start a program in a session of its own, as a child of nobody.
+    """Start a program in a session of its own, as nobody's child.
 
     Without a pipe: another thread may fork meanwhile, and the child would keep its end open.
     """
@@ -275,7 +266,7 @@ _keepers: list[BridgeKeeper] = []
 
 
 def want_ends() -> None:
-    """Have the bridges that this process has started end with their runs, without waiting."""
+    """Make the bridges that this process has started end with their runs, without waiting."""
     for keeper in tuple(_keepers):
         keeper.want_end()
 
@@ -284,11 +275,11 @@ def wait_for_bridges(timeout_s: float, *, is_exit: bool = False, is_child: bool 
     """Wait for the last lines of the bridges that this process has started.
 
     Args:
-        timeout_s: For all of them together.
-        is_child: True in a child of a process that may report to the run as well. It waits for no
-            bridge that other workers still need.
-        is_exit: True at the end of the process. A container ends with its first process, and a
-            Slurm step with its tasks, so there the wait is longer.
+        timeout_s: Seconds for all bridges together.
+        is_child: Whether the process is a child of one that may report to the run as well. It waits
+            for no bridge that other workers still need.
+        is_exit: Whether the process ends. A container ends with its first process, and a Slurm step
+            with its tasks, so the wait is longer then.
     """
     if is_exit and (1 in (os.getpid(), os.getppid()) or "SLURM_STEP_ID" in os.environ):
         timeout_s = max(timeout_s, _BRIDGE_DIES_TOO_S)
@@ -302,7 +293,7 @@ def wait_for_bridges(timeout_s: float, *, is_exit: bool = False, is_child: bool 
 
 
 def forget_bridges() -> None:
-    """Begin anew in a forked child, which has started none."""
+    """Start over in a forked child, which has started no bridge."""
     global _mutex, _keepers  # a thread of the parent may hold the lock
     _mutex = threading.Lock()
     _keepers = []

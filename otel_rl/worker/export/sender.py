@@ -1,4 +1,4 @@
-"""The thread that collects requests at every interval, stores and sends them.
+"""The thread that collects requests at every interval, stores them and sends them.
 
     collect() -> store -> endpoints
                  bounded, oldest out first
@@ -12,7 +12,7 @@ The store has a lane for each signal:
 Events never overtake measurements, so that the end of a run comes last. Measurements overtake
 events whose endpoint fails. Spans come after both.
 
-Training threads only leave requests, so they wait no longer than the timeout that they pass to
+Training threads only store requests, so they wait no longer than the timeout that they pass to
 ``flush`` or ``shutdown``, and for a collection under way.
 """
 
@@ -36,8 +36,6 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import Request
 from otel_rl.worker.settings import Protocol, SignalSettings
 from otel_rl.worker.tensors import leave_captures_alone
-
-__all__ = ["Lane", "Sender", "Source", "Store", "open_transport", "open_transports"]
 
 MAX_STORED_BYTES: Final[Mapping[Signal, int]] = {
     Signal.METRICS: 64 << 20,
@@ -102,7 +100,6 @@ def open_transport(signal: SignalSettings, beside: Sequence[Transport] = ()) -> 
 
 
 def open_transports(signals: Iterable[SignalSettings]) -> Mapping[Signal, Transport]:
-    """The transports of the signals that are enabled."""
     opened: dict[Signal, Transport] = {}
     for signal in signals:
         if signal.enabled:
@@ -115,9 +112,9 @@ class StoredRequest:
     """Request as it will be sent, possibly repeatedly.
 
     Attributes:
-        number: Its position among the requests of all lanes.
-        body: As prepared by the transport.
-        measurements: Number of measurements, events or spans that are lost with it.
+        number: Position of the request among those of all lanes.
+        body: Body, as the transport has prepared it.
+        measurements: Number of measurements, events or spans that would be lost with the request.
     """
 
     number: int
@@ -130,13 +127,12 @@ class Lane:
     """Requests of one signal, with the state of its endpoint.
 
     Attributes:
-        signal: The signal.
         max_bytes: Limit of the waiting bodies.
-        requests: Oldest first.
-        bytes: Of the bodies in ``requests``.
-        failures: In a row.
+        requests: Waiting requests, oldest first.
+        bytes: Size of the bodies in ``requests``.
+        failures: Number of failures in a row.
         not_before_s: Time of the next attempt, on the monotonic clock.
-        is_refused: True after the endpoint refused the signal.
+        is_refused: Whether the endpoint has refused the signal.
     """
 
     signal: Signal
@@ -162,7 +158,7 @@ class Lane:
         return dropped
 
     def take(self, item: StoredRequest) -> bool:
-        """Remove the oldest request, if it is ``item``: it may have been dropped meanwhile."""
+        """Remove ``item`` if it still is the oldest request: it may have been dropped meanwhile."""
         with self.lock:
             is_there = bool(self.requests) and self.requests[0] is item
             if is_there:
@@ -171,11 +167,10 @@ class Lane:
             return is_there
 
     def waiting(self) -> int:
-        """Return the number of waiting measurements, events or spans."""
         return sum(item.measurements for item in tuple(self.requests))
 
     def back_off(self, retry_after_s: float | None) -> None:
-        """Make no attempt for a while, which doubles, and is never shorter than was asked for."""
+        """Pause for a time that doubles with each failure, and is at least ``retry_after_s``."""
         delay_s = min(_FIRST_BACKOFF_S * 2**self.failures, _MAX_BACKOFF_S)
         self.failures = min(self.failures + 1, 16)
         # Half of it is random, so that a thousand workers do not return at the same instant.
@@ -183,13 +178,12 @@ class Lane:
         self.not_before_s = time.monotonic() + max(delay_s, retry_after_s or 0.0)
 
     def has_answered(self) -> None:
-        """Make the next attempt at once."""
         self.failures = 0
         self.not_before_s = 0.0
 
 
 class Store:
-    """Lanes of one process. Any thread may put a request; the sender's thread does the rest."""
+    """Lanes of one process. Any thread may put requests; the sender's thread does the rest."""
 
     def __init__(
         self,
@@ -210,7 +204,7 @@ class Store:
         return lane.put(StoredRequest(next(self._numbers), body, request.measurements))
 
     def next(self, is_ready: Callable[[Lane], bool]) -> Lane | None:
-        """Return the lane whose oldest request is to be sent now, among those that are ready."""
+        """Return the ready lane whose oldest request is to be sent now, if any."""
         return next(filter(is_ready, self._candidates()), None)
 
     def wake_s(self) -> float:
@@ -230,21 +224,22 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Callbacks of a sender. All but ``abandon`` are called on its thread.
+    """Callbacks of a sender, which calls all but ``abandon`` on its thread.
 
     Attributes:
         collect: Returns the records since the last call.
-        abandon: Discards them. Returns the number of lost measurements and events, and of spans.
-        is_crowded: True triggers an early collection.
-        close: Called once, last.
-        heartbeat: Request to send if nothing was collected; None for none.
+        abandon: Discards the records. Returns the number of lost measurements and events, and of
+            spans.
+        is_crowded: Returns whether to collect early.
+        close: Called once, after all other callbacks.
+        heartbeat: Returns the request to send if nothing was collected; None for none.
         unready_since_ns: Returns the time of the oldest record that a device has yet to compute, in
             ns since the Unix epoch; None for none.
-        first: Requests to send first.
-        last: Last request, sent after everything else has been delivered.
-        spans_go_elsewhere: True if they have an endpoint of their own. At the end ``last`` goes
-            before them: an attempt to an endpoint that hangs takes longer than the end may.
-        look_every_s: Period of looks at ``is_crowded``, if the export interval is longer.
+        first: Returns requests to send first.
+        last: Returns the last request, sent after everything else has been delivered.
+        spans_go_elsewhere: Whether spans have an endpoint of their own. At the end ``last`` then
+            goes before them: an attempt to an endpoint that hangs takes longer than the end may.
+        look_every_s: Seconds between two calls of ``is_crowded``, if the export interval is longer.
     """
 
     collect: Callable[[], list[Request]]
@@ -260,7 +255,7 @@ class Source:
 
 
 class _Stop(NamedTuple):
-    """When a stop was asked for, on the monotonic clock, and how long its callers wait."""
+    """Time of the monotonic clock at which a stop was asked for, and how long callers wait."""
 
     begun_s: float
     timeout_s: float
@@ -276,16 +271,15 @@ class Sender:
     """Runs one daemon thread. Other threads may ``put``, ``flush`` and ``shutdown``.
 
     A request is sent again unchanged until its endpoint has answered, because the answer may have
-    been lost instead of the request: the receiver recognises repetitions by the points' times.
+    Callbacks that provide the requests.
 
     Args:
-        source: Provides the requests.
-        open_transports: Called at once, and again after a fork. No library is loaded later: an
-            import at the end of a process that Ctrl-C has ended would change its exit status.
-        interval_s: Between two collections.
+        source: Called at once, and again after a fork. No library is loaded later: an import at the
+            end of a process that Ctrl-C has ended would change its exit status.
+        interval_s: Seconds between two collections.
         guard: Counts lost measurements and events.
         spans_guard: Counts lost spans.
-        max_stored_bytes: Per signal, of bodies that wait for its endpoint.
+        max_stored_bytes: Bound for each signal on bodies that wait for its endpoint.
     """
 
     def __init__(
@@ -331,14 +325,14 @@ class Sender:
         self._thread = Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def restart_after_fork(self, *, is_ending: bool = True) -> None:
         """Start the child's own thread with an empty store: the parent sends the rest.
 
         Args:
-            is_ending: False if the child goes on although its parent's sender is ending.
+            is_ending: Whether the child ends when its parent's sender is ending; False if it goes
+                on.
         """
         # The transports are kept alive: closing them would write to the parent's connections.
         self._abandoned += self._store.transports.values()
@@ -348,7 +342,7 @@ class Sender:
             self.start()
 
     def put(self, request: Request) -> None:
-        """Store a request; the oldest ones of its signal make room for it."""
+        """Store a request; the oldest requests of its signal make room for it."""
         lost = self._store.put(request)
         if lost:
             guard, noun = self._losses(request.signal)
@@ -360,7 +354,7 @@ class Sender:
             )
 
     def flush_spans(self, timeout_s: float) -> bool:
-        """Do as ``flush``. True once the endpoint has answered for the spans, too."""
+        """Do the same as ``flush``; return True once the endpoint has answered for spans, too."""
         return self.flush(timeout_s) and not self._store.spans.requests
 
     def flush(self, timeout_s: float) -> bool:
@@ -389,8 +383,8 @@ class Sender:
 
         Args:
             timeout_s: Maximum blocking time.
-            silent_s: The same since the last answer of the endpoint; default ``timeout_s``.
-            unreached_s: The same where nobody has ever listened; default ``silent_s``.
+            silent_s: Maximum time since the last answer of the endpoint; default ``timeout_s``.
+            unreached_s: Maximum time where no endpoint has ever listened; default ``silent_s``.
 
         Returns:
             True if everything was delivered in time. Losses are counted and logged, also if Ctrl-C
@@ -487,7 +481,7 @@ class Sender:
         self._close(delivered=delivered)
 
     def _wait_for_work(self) -> tuple[int, bool]:
-        """Sleep until there is work. Returns the last flush to answer or 0, and whether to end."""
+        """Sleep until there is work. Returns the last flush to answer, or 0, and whether to end."""
         now_s = time.monotonic()
         wake_s = min(self._next_s, now_s + self._look_every_s, self._store.wake_s())
         with self._changed:
@@ -496,7 +490,6 @@ class Sender:
 
     @property
     def _is_urgent(self) -> bool:
-        """Report whether a caller waits."""
         return self._stop is not None or self._wanted > self._done
 
     def _deadline_s(self) -> float:
@@ -558,7 +551,10 @@ class Sender:
             raise failure
 
     def _beat(self) -> None:
-        """Send a heartbeat of an idle worker. Never stored: the next one replaces it."""
+        """Send a heartbeat of an idle worker.
+
+        It is not stored, because the next one replaces it.
+        """
         now_s = time.monotonic()
         lane = self._store.measurements
         if now_s < max(self._next_beat_s, lane.not_before_s):
@@ -578,9 +574,9 @@ class Sender:
             self._guard.warn("refused", f"The endpoint refuses this worker: {reply.message}.")
 
     def _deliver_all(self, ticket: int, *, is_last: bool) -> bool:
-        """Collect and send everything until the deadline. False on timeout.
+        """Collect and send everything until the deadline. Returns False on timeout.
 
-        The ``ticket`` is the flush that this answers. The last delivery also sends the losses that
+        ``ticket`` is the flush that this call answers. The last delivery also sends losses that
         were counted meanwhile.
         """
         if time.monotonic() >= self._deadline_s():
@@ -602,7 +598,8 @@ class Sender:
     def _send_late(self, begun_ns: int) -> bool:
         """Send what was recorded before ``begun_ns``, as soon as devices have computed it.
 
-        A device that hangs gets half of the remaining time: the rest is for what needs no device.
+        A device that hangs gets half of the remaining time: the rest is for data that needs no
+        device.
         """
         until_s = (time.monotonic() + self._deadline_s()) / 2
         while (oldest_ns := self._source.unready_since_ns()) is not None and oldest_ns < begun_ns:
@@ -623,7 +620,7 @@ class Sender:
             self._send_oldest(lane)
 
     def _send_all(self, *, spans: bool = False, until_s: float = math.inf) -> bool:
-        """Send all measurements and events, or all spans, as long as callers wait."""
+        """Send all measurements and events, or all spans, for as long as callers wait."""
         store = self._store
         lanes = (store.spans,) if spans else (store.measurements, store.events)
         failed: list[Lane] = []
@@ -643,7 +640,7 @@ class Sender:
         return not any(lane.requests for lane in lanes)
 
     def _send_oldest(self, lane: Lane) -> bool:
-        """Make one attempt. False if the endpoint cannot accept it now."""
+        """Make one attempt. Returns False if the endpoint cannot accept the request now."""
         item = lane.requests[0]
         try:
             reply = self._store.transports[lane.signal].send(item.body)

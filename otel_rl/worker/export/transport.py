@@ -1,4 +1,4 @@
-"""What hands over the requests of a worker, and the result of one attempt."""
+"""Interface of what sends a worker's requests, and the result of one attempt."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,15 +8,6 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
-
-__all__ = [
-    "MAX_RETRY_AFTER_S",
-    "PERHAPS_TLS",
-    "Outcome",
-    "Reply",
-    "Transport",
-    "accepted",
-]
 
 MAX_RETRY_AFTER_S: Final = 300.0
 """A wrong Retry-After must not silence a worker for a day."""
@@ -35,15 +26,15 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The endpoint's answer.
+    """The endpoint's answer to one attempt.
 
     Attributes:
-        outcome: Accepted, to be retried, or never to be taken.
-        message: For people; may be empty.
-        rejected: Of an accepted request, the points, log records or spans that were not taken.
-        retry_after_s: What the endpoint asked for, or None.
-        unreachable: There was no connection: probably no server listens.
-        wants_token: The endpoint does not know the sender.
+        outcome: Whether the request was accepted, is to be retried, or will never be taken.
+        message: Text for people; may be empty.
+        rejected: Number of points, log records or spans of an accepted request that were not taken.
+        retry_after_s: Pause that the endpoint asked for, in seconds; None if it did not.
+        unreachable: Whether there was no connection: probably no server listens.
+        wants_token: Whether the endpoint does not know the sender, and wants a token.
     """
 
     outcome: Outcome
@@ -55,23 +46,21 @@ class Reply:
 
 
 class Transport(Protocol):
-    """Sends request bodies. Used by one thread."""
+    """Sends request bodies. One thread uses it."""
 
     def prepare(self, payload: bytes) -> bytes:
-        """The body to keep until it is sent: compressed if so configured."""
+        """Return the body to store until it is sent, compressed if so configured."""
         ...
 
     def send(self, body: bytes) -> Reply:
-        """Try once. Does not raise for anything that the network or the endpoint can do."""
+        """Try once. Nothing that the network or the endpoint does makes this raise."""
         ...
 
-    def close(self) -> None:
-        """Release connections."""
-        ...
+    def close(self) -> None: ...
 
 
 def accepted(body: bytes) -> Reply:
-    """An acknowledgement, which may report that a part of the request was refused."""
+    """Return the reply of an acknowledgement, which may say that a part was refused."""
     if not body:
         return Reply(Outcome.ACCEPTED)
     try:  # the answers of all signals are the same bytes

@@ -3,9 +3,9 @@
     gauge.set, otel_rl.log ----> Buffer                  training threads: an append
     export --------------------> GaugeEncoder ----> points with an exemplar for each measurement
 
-The checks that can wait are made by the exporter thread. A measurement is an exemplar of its
-series' point (ADR 0000), written as bytes: to build it of protobuf's objects takes three times as
-long, a third of what the SDK needs.
+The exporter thread makes the checks that can wait. A measurement is an exemplar of its series'
+point (ADR 0000), written as bytes: building it from protobuf's objects takes three times as long, a
+third of what the SDK needs.
 """
 
 import struct
@@ -51,22 +51,6 @@ from otel_rl.worker.tensors import (
     number,
 )
 
-__all__ = [
-    "BUFFER_FULL",
-    "CAPACITY",
-    "MAX_NAME_LENGTH",
-    "SCOPE_NAME",
-    "Buffer",
-    "BufferedGauge",
-    "Entry",
-    "GaugeEncoder",
-    "Logged",
-    "Measured",
-    "Stream",
-    "pack_heartbeat",
-    "without_step",
-]
-
 CAPACITY: Final = 1 << 17
 """Entries. A full buffer takes 24 MB, and 48 MB if the measurements have attributes besides the
 step: the most that a training process should spare. At 10,000 measurements per second it holds 13 s
@@ -101,7 +85,7 @@ _SCALARS: Final = frozenset({str, bool, int, float})
 
 
 class Stream:
-    """Gauge on the wire. Equal by identity: the provider makes each once."""
+    """A gauge in OTLP. Streams are equal by identity: the provider makes each once."""
 
     __slots__ = ("description", "name", "scope", "unit")
 
@@ -114,7 +98,6 @@ class Stream:
         self.description = clean(description)
 
     def metric(self) -> Metric:
-        """Return the metric without its points."""
         return Metric(name=self.name, description=self.description, unit=self.unit, gauge=Gauge())
 
 
@@ -151,16 +134,16 @@ Entry = Measured | Logged
 
 
 class Buffer:
-    """Bounded queue. Any thread puts and takes; no lock, so that fork() cannot break it.
+    """Bounded queue. Any thread puts and takes; it has no lock, so that fork() cannot break it.
 
     ``append`` and ``__len__`` of a deque are atomic. Writers check the length first, so that a full
     buffer drops the newest entry; threads that check at the same moment may each add one entry over
     the capacity.
 
     Attributes:
-        entries: Writers append here after they have compared its length with ``capacity``.
-        capacity: In entries.
-        unready_since_ns: Time of the oldest entry that the last reader put back, because a device
+        entries: Queue to which writers append after comparing its length with ``capacity``.
+        capacity: Largest number of entries.
+        unready_since_ns: Time of the oldest entry that the last reader put back because a device
             has yet to compute it; None for none.
     """
 
@@ -172,7 +155,7 @@ class Buffer:
         self.unready_since_ns: int | None = None
 
     def take_all(self) -> Iterator[Entry]:
-        """Return all entries put before the call, in order. Taken lazily, during iteration."""
+        """Return all entries put before the call, in order. They are taken during iteration."""
         for _ in range(len(self.entries)):
             try:
                 yield self.entries.popleft()
@@ -192,7 +175,6 @@ class Buffer:
         )
 
     def clear(self) -> None:
-        """Clear the buffer."""
         self.unready_since_ns = None
         self.entries.clear()
 
@@ -264,7 +246,7 @@ _Series: TypeAlias = defaultdict[Stream, defaultdict[bytes, list[bytes]]]
 
 
 class GaugeEncoder:
-    """Makes points of entries, and counts bad ones. One thread."""
+    """Makes points from entries, and counts bad entries. One thread uses it."""
 
     def __init__(
         self, guard: Guard, intervals: Intervals, max_exemplars: int = _MAX_EXEMPLARS
@@ -276,7 +258,7 @@ class GaugeEncoder:
         self._until_s = 0.0  # when to wait no longer for devices, in the present export
 
     def pack(self, entries: Iterable[Entry], packer: RequestPacker) -> list[Entry]:
-        """Encode entries; a bad one loses only itself. Returns those that wait for a device."""
+        """Encode entries; a bad entry loses only itself. Returns entries that wait for a device."""
         self._until_s = monotonic() + _DEVICE_WAIT_S
         frame = _Frame()
         series: _Series = defaultdict(lambda: defaultdict(list))
@@ -358,7 +340,7 @@ class GaugeEncoder:
             unready.append(row._replace(values=late))
 
     def _is_late(self, value: object) -> bool:
-        """Report whether a device has yet to compute a value, after waiting for it a little."""
+        """Return whether a device has yet to compute a value, after a short wait for it."""
         if not isinstance(value, Deferred):
             return False
         try:
@@ -419,7 +401,7 @@ _MEASURED_BYTES: Final = 18
 
 
 class _Frame:
-    """Encodes an exemplar up to its time and value: most have the step and span of the last one."""
+    """Encodes exemplars up to time and value: most share the step and span of the last one."""
 
     def __init__(self) -> None:
         self._numbered = Exemplar(filtered_attributes=[key_value(RL_LOOP_ITERATION, 0)])
@@ -432,7 +414,7 @@ class _Frame:
     def before(self, step: object, context: Context, time_ns: int) -> bytes:
         """Return the bytes before the time and the value of a measurement.
 
-        Without a ``step`` it is the one that the context was in at that time.
+        Without a ``step``, it is the step that the context was in at that time.
 
         Raises:
             _Bad: The step is not a 64-bit integer.
@@ -469,7 +451,7 @@ class _Frame:
 
 
 def _encoded(attributes: Mapping[str, AnyValue], known: dict[object, bytes]) -> bytes:
-    """Encode the attributes of a series, or find them among those that were encoded before."""
+    """Encode the attributes of a series, or find those that were encoded before."""
     types = (*map(type, attributes.values()),)
     if not _SCALARS.issuperset(types):
         return serialized(encoded_attributes(attributes))
@@ -499,7 +481,8 @@ _HEARTBEAT: Final = Stream(
 def pack_heartbeat(packer: RequestPacker, time_ns: int) -> None:
     """Add a metric without measurements that only renews the lease of its sender.
 
-    Its point is marked as having no value: a collector would drop a request without any point.
+    The metric's point is marked as having no value: a collector would drop a request without any
+    point.
     """
     metric = _HEARTBEAT.metric()
     flags = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK

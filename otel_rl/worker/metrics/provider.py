@@ -73,8 +73,6 @@ from otel_rl.worker.otlp.requests import (
 )
 from otel_rl.worker.tensors import NotANumber, as_step, hold, number
 
-__all__ = ["BufferedMeterProvider"]
-
 InstrumentT = TypeVar("InstrumentT", bound=Instrument)
 HandleT = TypeVar("HandleT", bound="Handle")
 
@@ -89,10 +87,10 @@ _NO_OP: Final = NoOpMeter("otel_rl")
 
 
 class Reader(Protocol):
-    """Sender of a provider's measurements."""
+    """What sends a provider's measurements."""
 
     def flush(self, timeout_s: float) -> bool:
-        """Send all measurements. True if that finished in time."""
+        """Send all measurements. Returns whether that finished in time."""
         ...
 
 
@@ -135,7 +133,6 @@ class BufferedMeterProvider(MeterProvider):
 
     @property
     def resource(self) -> Resource:
-        """Present resource of the measurements."""
         return self._resource
 
     def get_meter(
@@ -177,7 +174,7 @@ class BufferedMeterProvider(MeterProvider):
         return found[0].get_meter(scope.name, scope.version, scope.schema_url, scope.attributes)
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        """Send all that was recorded. Returns whether the endpoint has accepted it."""
+        """Send everything recorded so far. Returns whether the endpoint has accepted it."""
         return self.reader is None or self.reader.flush(timeout_millis / 1000)
 
     def shutdown(self, timeout_millis: float = 30_000) -> None:
@@ -185,7 +182,7 @@ class BufferedMeterProvider(MeterProvider):
         self.force_flush(timeout_millis)
 
     def add_metric_reader(self, metric_reader: MetricReader) -> None:
-        """Say that the reader gets nothing, as the measurements go to the run. Never raises."""
+        """Log that the reader gets nothing, as measurements go to the run. Never raises."""
         self.guard.warn(
             "readers",
             f"A {type(metric_reader).__name__} was added to otel_rl's MeterProvider and gets "
@@ -194,16 +191,16 @@ class BufferedMeterProvider(MeterProvider):
         )
 
     def remove_metric_reader(self, metric_reader: MetricReader) -> None:
-        """Do nothing: no reader was added."""
+        """Do nothing, because no reader was added."""
 
     def collect(self, *, with_heartbeat: bool = False) -> list[Request]:
         """Return everything recorded since the last call, as requests ready to send.
 
         Args:
-            with_heartbeat: Adds a heartbeat to the last request, if there is one. Only it advances
-                the worker's watermark, not the points' own times: training continues while the SDK
-                collects, and records of that time are older than the SDK's points but belong to the
-                next call.
+            with_heartbeat: Whether to add a heartbeat to the last request, if there is one. Only a
+                heartbeat advances the worker's watermark, not the points' own times: training
+                continues while the SDK collects, and records of that time are older than the SDK's
+                points but belong to the next call.
         """
         packer = self._packer()
         collected_ns = time_ns()
@@ -232,7 +229,7 @@ class BufferedMeterProvider(MeterProvider):
             return [reader for _, reader in self._sdk.values()]
 
     def leave(self) -> None:
-        """Count for what follows ``restart`` from now on; ``collect`` still reads what was before.
+        """Count new data for what follows ``restart``; ``collect`` still reads earlier data.
 
         Idempotent.
         """
@@ -244,9 +241,9 @@ class BufferedMeterProvider(MeterProvider):
             self._rebind()
 
     def heartbeat(self) -> Request:
-        """Return a request that renews the lease; the last ``collect`` is its watermark.
+        """Return a request that renews the lease; its watermark is the last ``collect``.
 
-        Sent alone if there is nothing else to send.
+        It is sent alone if there is nothing else to send.
         """
         packer = self._packer()
         pack_heartbeat(packer, self._collected_ns)
@@ -267,8 +264,8 @@ class BufferedMeterProvider(MeterProvider):
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
         """Start over with another resource; instruments in user code stay valid.
 
-        Sums and histograms start from zero, or from where they were left. In a forked child nothing
-        is kept in the buffer: the parent sends it.
+        Sums and histograms start from zero, or from where ``leave`` left them. In a forked child
+        the buffer is emptied, because the parent sends its content.
         """
         if not keep_buffer:
             self.buffer.forget()
@@ -288,12 +285,12 @@ class BufferedMeterProvider(MeterProvider):
             meter.rebind()
 
     def counts_anew(self, drops: Drops) -> None:
-        """Reset ``drops``, reported by an instrument of this provider, at each restart."""
+        """Reset ``drops``, which an instrument of this provider reports, at each restart."""
         self._drops.append(drops)
 
 
 class BufferedMeter(Meter):
-    """Makes each instrument once. An instrument that the SDK refuses is a no-op, with a warning."""
+    """Makes each instrument once; one that the SDK refuses becomes a no-op, with a warning."""
 
     def __init__(self, scope: InstrumentationScope, provider: BufferedMeterProvider) -> None:
         super().__init__(scope.name, scope.version, scope.schema_url)
@@ -304,7 +301,7 @@ class BufferedMeter(Meter):
         self._instruments: dict[tuple[str, ...], tuple[Instrument, Callable[[], object]]] = {}
 
     def rebind(self) -> None:
-        """Put every instrument before the present ones of the SDK."""
+        """Connect every instrument to the present instruments of the SDK."""
         for _, bind in tuple(self._instruments.values()):
             with self._provider.guard:
                 bind()
@@ -323,14 +320,13 @@ class BufferedMeter(Meter):
         return self._once(_NO_OP.create_gauge, (name, unit, description), make)
 
     def create_counter(self, name: str, unit: str = "", description: str = "") -> Counter:
-        """Create a counter, cumulative, that counts in steps, too."""
+        """Create a cumulative counter, which also counts in steps."""
         handle = TokenCounterHandle if name == RL_TRAIN_TOKENS else CounterHandle
         return self._synchronous(_NO_OP.create_counter, handle, (name, unit, description))
 
     def create_up_down_counter(
         self, name: str, unit: str = "", description: str = ""
     ) -> UpDownCounter:
-        """Create an up-down counter, cumulative."""
         about = name, unit, description
         return self._synchronous(_NO_OP.create_up_down_counter, UpDownCounterHandle, about)
 
@@ -342,7 +338,7 @@ class BufferedMeter(Meter):
         *,
         explicit_bucket_boundaries_advisory: Sequence[float] | None = None,
     ) -> Histogram:
-        """Create a histogram, delta and exponential: finer than any advised buckets."""
+        """Create a delta, exponential histogram, which is finer than any advised buckets."""
         return self._synchronous(
             _NO_OP.create_histogram,
             HistogramHandle,
@@ -390,7 +386,7 @@ class BufferedMeter(Meter):
         about: _About,
         **advice: Sequence[float] | None,
     ) -> HandleT:
-        """Return the handle of an instrument that ``create`` makes, of any meter."""
+        """Return the handle of an instrument that ``create`` makes from any meter."""
 
         def record_of(meter: Meter) -> Record:
             made = getattr(meter, create.__name__)(*about, **advice)
@@ -414,7 +410,7 @@ class BufferedMeter(Meter):
         callbacks: Sequence[CallbackT] | None,
         about: _About,
     ) -> InstrumentT:
-        """Return the SDK's own instrument: the program calls no observable one."""
+        """Return the SDK's own instrument, as the program does not call an observable one."""
         name, unit, description = about
         plain = plain_callbacks(callbacks, self._provider.guard)
 
@@ -431,7 +427,7 @@ class BufferedMeter(Meter):
         about: _About,
         make: Callable[[], tuple[InstrumentT, Callable[[], object]]],
     ) -> InstrumentT:
-        """Return the instrument that ``make`` made first; on errors a no-op of ``create``."""
+        """Return the instrument that ``make`` made first; after an error a no-op of ``create``."""
         name, unit, description = about
         kind = create.__name__.removeprefix("create_")
         try:
@@ -451,7 +447,7 @@ class BufferedMeter(Meter):
 
 
 class Handle(Instrument):
-    """Counter or histogram of the SDK. Never raises."""
+    """Handle of the SDK's counter or histogram. Never raises."""
 
     verb: ClassVar[str] = "add"
     """How the SDK's instrument records."""
@@ -471,7 +467,6 @@ class Handle(Instrument):
     def count(
         self, amount: float, attributes: Attributes = None, context: Context | None = None
     ) -> None:
-        """Record an amount."""
         try:
             plain = _addable(amount, self._lowest, self._name, self._guard)
             if plain is None:
@@ -484,7 +479,7 @@ class Handle(Instrument):
             self._guard.caught(error)
 
     def _with_plain_step(self, attributes: Mapping[str, AttributeValue]) -> Attributes:
-        """Return the attributes with an ``int`` as step: of another integer the SDK makes text."""
+        """Return the attributes with an ``int`` as step: the SDK turns other integers into text."""
         given = attributes[RL_LOOP_ITERATION]
         step = as_step(given)
         if step is given:
@@ -499,7 +494,7 @@ class Handle(Instrument):
         return {**attributes, RL_LOOP_ITERATION: step}
 
     def _recorded(self, amount: float, attributes: Attributes, context: Context | None) -> None:
-        """Note what the SDK has recorded, where that is needed."""
+        """Note a recorded amount, in subclasses that need it."""
 
 
 class CounterHandle(Handle, Counter):
@@ -509,7 +504,7 @@ class CounterHandle(Handle, Counter):
 
 
 class TokenCounterHandle(CounterHandle):
-    """Counter from whose steps the utilization of the model is computed."""
+    """Counter whose growth in a step gives the utilization of the model."""
 
     def _recorded(self, amount: float, attributes: Attributes, context: Context | None) -> None:
         self._steps.add_tokens(amount, attributes, context or get_current())
@@ -536,7 +531,7 @@ class HistogramHandle(Handle, Histogram):
 
 
 def _addable(amount: object, lowest: float, name: str, guard: Guard) -> float | None:
-    """Convert the amount for the SDK; None, counted, if it cannot be added.
+    """Convert an amount for the SDK; None, and counted, if it cannot be added.
 
     The SDK drops such amounts too, but uncounted and with a log line for each.
     """
@@ -560,7 +555,8 @@ def plain_callbacks(
 ) -> list[Callable[[CallbackOptions], Iterable[Observation]]]:
     """Wrap callbacks in functions that never raise and can be registered repeatedly.
 
-    The API also accepts generators; the SDK starts them on registration, which works only once.
+    The API also accepts generators; the SDK starts generators on registration, which works only
+    once.
     """
     return [
         _Callback(_generated(callback) if isinstance(callback, Generator) else callback, guard)

@@ -41,8 +41,6 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.step_context import StepScope, scope_in
 from otel_rl.worker.tensors import as_step
 
-__all__ = ["AllBut", "EndCounts", "Step", "Steps", "Zeros", "add_zeros", "views_of"]
-
 _MAX_STEPS: Final = 1024
 """Steps of a series between two exports: some ten thousand a second without one for 0.1 s."""
 
@@ -66,7 +64,7 @@ EndCounts = Callable[[int], float | None]
 
 
 class AllBut(set[str]):
-    """Set of every string except those given: drops attributes in a View."""
+    """Set of every string except the given ones, with which a View drops attributes."""
 
     def __init__(self, *dropped: str) -> None:
         super().__init__()
@@ -77,14 +75,14 @@ class AllBut(set[str]):
 
 
 class Step:
-    """One step.
+    """A training step that counts may belong to.
 
     Attributes:
-        number: None once it is forgotten.
-        begun_ns: 0 if unknown.
-        ended_ns: End so far.
-        is_open: Whether its block has not ended.
-        tokens: Of the counter that the utilization of the model is computed from.
+        number: Number of the step; None once the step is forgotten.
+        begun_ns: Time at which the step began; 0 if unknown.
+        ended_ns: Latest end of the step so far.
+        is_open: Whether the step's block has not ended.
+        tokens: Tokens by which the utilization of the model is computed.
     """
 
     __slots__ = ("begun_ns", "ended_ns", "is_open", "number", "tokens")
@@ -109,7 +107,7 @@ class Steps:
         self.forget()
 
     def forget(self) -> None:
-        """Start over. In a forked child the parent reports its steps."""
+        """Start over in a forked child, because the parent reports its steps."""
         # _lock guards changes of everything below.
         self._lock = threading.RLock()
         self.current: Step | None = None
@@ -161,9 +159,9 @@ class Steps:
         return step
 
     def ended_since(self, count: int) -> tuple[Sequence[Step], int]:
-        """Return the steps that ended after the first ``count``, and the number of all of them.
+        """Return the steps that ended after the first ``count``, and the total of ended steps.
 
-        Of many, only the last.
+        If there are many, only the last ones are returned.
         """
         with self._lock:
             new = min(self.ended_count - count, len(self._ended))
@@ -202,7 +200,6 @@ class Steps:
             return found
 
     def add_tokens(self, amount: float, attributes: Attributes, context: Context) -> None:
-        """Add to the tokens of the step that a count belongs to."""
         with self._lock:
             step = self.of(attributes, context)
             if step is not None:
@@ -229,9 +226,9 @@ class Steps:
         return taken
 
     def zeros_left(self, zeros: Zeros, since_ns: int) -> None:
-        """Keep measurements of 0 that have found no point for the next export.
+        """Keep measurements of 0 that have found no point, for the next export.
 
-        Those from before ``since_ns`` had their chance: the SDK does not export their series.
+        Those from before ``since_ns`` are dropped: the SDK does not export their series.
         """
         for where, (count, measured_ns) in zeros.items():
             if measured_ns >= since_ns:
@@ -257,7 +254,7 @@ class Steps:
         )
 
     def lost(self, steps: int) -> None:
-        """Count sums of steps for which there is no room."""
+        """Count sums of steps that have no room."""
         self.guard.drop(
             DropReason.BUFFER_FULL,
             f"More than {_MAX_STEPS} steps ended between two exports; the counts of the oldest are "
@@ -267,7 +264,7 @@ class Steps:
 
 
 def add_zeros(zeros: Zeros, data: MetricsData) -> None:
-    """Move measurements of 0 to what the SDK has collected, as exemplars of their points."""
+    """Add measurements of 0 to the SDK's collected points, as exemplars."""
     if not zeros:
         return
     steps: dict[_Histogram, list[int]] = {}
@@ -294,10 +291,10 @@ def _histogram_points(
 
 
 def views_of(steps: Steps) -> Sequence[View]:
-    """Return the Views of a provider whose points tell what was counted in steps.
+    """Return the Views of a provider whose points contain the counts of steps.
 
-    The step is no attribute of a series, which it would make anew every step. Levels, such as those
-    of an up-down counter, have no exemplars. The provider must keep exemplars.
+    The step is not an attribute of a series, which it would make anew every step. Levels, such as
+    those of an up-down counter, have no exemplars. The provider must keep exemplars.
     """
     made: dict[type, Callable[..., ExemplarReservoir]] = {
         metrics.Counter: partial(SumsOfSteps, steps),
@@ -368,7 +365,7 @@ class SumsOfSteps(ExemplarReservoir):
                 self._steps.lost(1)
 
     def collect(self, point_attributes: Attributes) -> list[Exemplar]:
-        """Return the sums of the steps that have ended, and of those that counts name so far."""
+        """Return the sums of the steps that have ended, and of steps that counts name so far."""
         del point_attributes
         with self._lock:
             ended, self._told = self._steps.ended_since(self._told)
@@ -414,8 +411,8 @@ _Measured = tuple[float, int, int]
 class MeasurementsInSteps(ExemplarReservoir):
     """Reservoir of a histogram's series: its exemplars are the measurements in steps.
 
-    Of more than fit into a point, neighbours are joined to their mean: the count, the sum and the
-    extremes stay as they are, and a quantile is between two neighbours.
+    If there are more than fit into a point, neighbours are joined to their mean: the count, the sum
+    and the extremes stay as they are, and a quantile lies between two neighbours.
     """
 
     def __init__(self, steps: Steps, **kwargs: object) -> None:
@@ -428,7 +425,7 @@ class MeasurementsInSteps(ExemplarReservoir):
     def offer(
         self, value: float, time_unix_nano: int, attributes: Attributes, context: Context
     ) -> None:
-        """Keep a measurement that is in a step."""
+        """Keep a measurement if it belongs to a step."""
         step = self._steps.of(attributes, context)
         if step is None or step.number is None:
             return
@@ -461,7 +458,7 @@ class MeasurementsInSteps(ExemplarReservoir):
 
 
 def _joined(measured: list[_Measured], most: int) -> list[_Measured]:
-    """Return at most ``most``: neighbours are joined evenly; the smallest and the largest stay."""
+    """Return at most ``most`` values: neighbours are joined evenly, and the extremes stay."""
     if len(measured) <= most:
         return measured
     smallest, *between, largest = sorted(measured)

@@ -21,19 +21,6 @@ from opentelemetry.proto.common.v1.common_pb2 import (
 
 from otel_rl.worker.tensors import NotANumber, hold, number
 
-__all__ = [
-    "MAX_CONFIG_BYTES",
-    "Plain",
-    "attributes",
-    "clean",
-    "cut",
-    "is_array",
-    "key_value",
-    "label",
-    "plain_config",
-    "text_of",
-]
-
 Plain = None | bool | int | float | str | Sequence["Plain"] | Mapping[str, "Plain"]
 """Values of an ``AnyValue``, without bytes."""
 
@@ -63,7 +50,7 @@ class _TooLargeError(Exception):
 def plain_config(config: Mapping[str, object]) -> tuple[dict[str, Plain], list[str]]:
     """Return the settings that fit, and the names of those that are too large.
 
-    Reads the config before it returns: the program may change it afterwards.
+    The config is read before the call returns, as the program may change it afterwards.
     """
     taken: dict[str, Plain] = {}
     left_out: list[str] = []
@@ -92,7 +79,6 @@ def attributes(pairs: Mapping[str, object]) -> list[KeyValue]:
 
 
 def key_value(key: str, value: object) -> KeyValue:
-    """Encode one attribute; see ``attributes``."""
     return KeyValue(key=clean(key), value=_any_value(value))
 
 
@@ -146,7 +132,7 @@ def cut(text: str, max_chars: int) -> str:
 
 
 def is_array(value: object) -> bool:
-    """Report whether it is an array, a tensor, or a scalar of such a library."""
+    """Return whether a value is an array, a tensor, or a scalar of such a library."""
     return hasattr(value, "shape") and hasattr(value, "item")
 
 
@@ -168,7 +154,7 @@ def _plain(value: object, depth: int, room: Iterator[int]) -> Plain:
         found = number(hold(value))
         return found.description if isinstance(found, NotANumber) else found
     if depth > 0:
-        mapping = _as_mapping(value)
+        mapping = as_mapping(value)
         if mapping is not None:
             return {key: _plain(item, depth - 1, room) for key, item in _items(mapping)}
         if isinstance(value, Sequence | AbstractSet) and not isinstance(value, bytes | bytearray):
@@ -176,7 +162,8 @@ def _plain(value: object, depth: int, room: Iterator[int]) -> Plain:
     return cut(text_of(value), MAX_TEXT_CHARS)
 
 
-def _as_mapping(value: object) -> Mapping[object, object] | None:
+def as_mapping(value: object) -> Mapping[object, object] | None:
+    """Return the items of a mapping, a namespace or a dataclass; None for any other object."""
     if isinstance(value, Mapping):
         return value
     argparse = sys.modules.get("argparse")  # a program with a Namespace has loaded it

@@ -14,8 +14,8 @@ Points of gauges and deltas tile time, which identifies them (ADR 0000):
       |-------------------]-----------------------]------------ ...
           point 1                  point 2
 
-Each begins at the end of the previous one, so that a receiver that has all points up to a time
-recognises a repetition by its end alone.
+Each point begins at the end of the previous one, so that a receiver that has all points up to a
+time recognises a repetition by its end alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,20 +44,6 @@ from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.signals import Signal
 from otel_rl.worker.otlp.anyvalue import attributes, clean
 
-__all__ = [
-    "MAX_REQUEST_BYTES",
-    "MAX_SERIES",
-    "Intervals",
-    "Request",
-    "RequestPacker",
-    "Scope",
-    "encode_resource",
-    "encode_scope",
-    "pack_collected",
-    "pack_metric",
-    "serialized",
-]
-
 MAX_REQUEST_BYTES: Final = 3 << 20
 """gRPC servers refuse messages over 4 MiB by default; the rest is room for a collector's edits."""
 
@@ -81,8 +67,7 @@ class Request:
 
     Attributes:
         payload: Uncompressed protobuf.
-        measurements: Number of measurements, events or spans that are lost with it.
-        signal: Signal of the three.
+        measurements: Number of measurements, events or spans that would be lost with the request.
     """
 
     payload: bytes
@@ -91,7 +76,10 @@ class Request:
 
 
 class RequestPacker:
-    """Packs items of one resource, in order, once: ``add``, then ``requests``. One thread."""
+    """Packs items of one resource, in order, once: ``add``, then ``requests``.
+
+    One thread uses it.
+    """
 
     def __init__(
         self, resource: bytes, signal: Signal, max_request_bytes: int = MAX_REQUEST_BYTES
@@ -110,11 +98,10 @@ class RequestPacker:
 
     @property
     def has_items(self) -> bool:
-        """Report whether an item was added."""
         return bool(self._scopes or self._closed)
 
     def add(self, scope: bytes, item: bytes, measurements: int = 1) -> bool:
-        """Add a serialized metric, log record or span. False if no request can hold it."""
+        """Add a serialized metric, log record or span. Returns False if no request can hold it."""
         head = _head(2, len(item))
         item_bytes = len(head) + len(item)
         in_new_scope = item_bytes + len(scope) + _HEAD_BYTES
@@ -161,11 +148,11 @@ def encode_resource(resource: SdkResource) -> bytes:
 
 
 class Scope(NamedTuple):
-    """Encoded scope of instruments.
+    """An encoded scope of instruments.
 
     Attributes:
-        head: With the schema URL, as each request has it.
-        identity: Without: part of what identifies a series.
+        head: Scope with the schema URL, as each request has it.
+        identity: Scope without the schema URL, which is part of a series' identity.
     """
 
     head: bytes
@@ -173,7 +160,6 @@ class Scope(NamedTuple):
 
 
 def encode_scope(scope: SdkScope) -> Scope:
-    """Encode the scope of items."""
     found = InstrumentationScope(
         name=clean(scope.name),
         version=clean(scope.version or ""),
@@ -188,11 +174,11 @@ SeriesKey = tuple[bytes, str, bytes]
 
 
 class Intervals:
-    """End of the last point of each series. One thread.
+    """End of the last point of each series. One thread uses it.
 
     The intervals of a series never overlap and strictly increase, whatever the wall clock does. A
     gap occurs only after a series was evicted, because ``max_series`` others have had points since:
-    a bound against attributes that never repeat.
+    the bound is for attributes that never repeat.
     """
 
     def __init__(self, begin_ns: int, max_series: int = MAX_SERIES) -> None:
@@ -240,7 +226,7 @@ def pack_metric(packer: RequestPacker, scope: bytes, metric: Metric, measurement
 
 
 def _measurements(metric: Metric) -> int:
-    """Count what only this request holds: totals of counters are repeated, counts of steps not."""
+    """Count what only this request holds: totals are repeated, counts of steps are not."""
     kind, data = _data(metric)
     points = data.data_points
     if kind == "sum":
@@ -261,11 +247,11 @@ def _data(metric: Metric) -> tuple[str, Any]:
 
 
 def pack_collected(data: MetricsData, intervals: Intervals, packer: RequestPacker) -> int:
-    """Add what the SDK has collected of its own instruments.
+    """Add the points that the SDK has collected from its own instruments.
 
     Returns:
-        The number of measurements that cannot be sent: too large for any request, or with a value
-        that OTLP cannot express.
+        The number of measurements that cannot be sent, because they are too large for any request,
+        or have a value that OTLP cannot express.
     """
     lost = 0
     for resource in data.resource_metrics:
@@ -280,7 +266,7 @@ def pack_collected(data: MetricsData, intervals: Intervals, packer: RequestPacke
 
 
 def _tile(scope: bytes, metric: Metric, intervals: Intervals) -> None:
-    """Set the times of a gauge or delta: the SDK's go back with the clock."""
+    """Set the times of a gauge or delta; those of the SDK go back with the clock."""
     kind, data = _data(metric)
     if kind == "gauge" or (kind != "sum" and data.aggregation_temporality == _DELTA):
         for point in data.data_points:
@@ -295,7 +281,7 @@ def _key(pair: KeyValue) -> str:
 
 
 def serialized(attributes: Iterable[KeyValue]) -> bytes:
-    """Serialize the attributes of a series, as a point that has nothing else."""
+    """Serialize the attributes of a series, as a point that has no other fields."""
     encoded: bytes = NumberDataPoint(attributes=attributes).SerializeToString()
     return encoded
 

@@ -25,8 +25,6 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.phases import WHOLES
 from otel_rl.worker.tensors import Deferred, torch_cuda
 
-__all__ = ["DeviceClock", "DeviceSeconds", "Mark", "SpanTimes", "StepMarks"]
-
 _MAX_WAITING: Final = 1 << 12
 """Marks that a device has yet to reach; further marks have the program's time."""
 
@@ -60,14 +58,14 @@ def _present_device() -> int | None:
 
 
 class Mark:
-    """Boundary in a stream.
+    """A boundary in a stream.
 
     Attributes:
-        phase: What the device does before the boundary.
-        recorded_ns: When the program came to the boundary, on the monotonic clock.
-        reached_ns: When the device reached this and all earlier boundaries; None as long as that is
-            not known.
-        stream_ns: When the boundary's stream reached the boundary. Another stream may be behind.
+        phase: Phase that the device is in before the boundary.
+        recorded_ns: Time at which the program came to the boundary, on the monotonic clock.
+        reached_ns: Time at which the device reached this and all earlier boundaries; None until
+            that is known.
+        stream_ns: Time at which the boundary's stream reached it. Another stream may be behind.
         event: Event in the stream; None once nothing needs the event.
     """
 
@@ -121,11 +119,11 @@ class DeviceClock:
 
     @property
     def is_of_present_device(self) -> bool:
-        """Report whether the clock's device is the present device. True if that is unknown."""
+        """Return whether the clock's device is the present device. True if that is unknown."""
         return _present_device() in (self._device, None)
 
     def has_reached(self, mark: Mark) -> bool:
-        """Report whether the device has reached a mark, so that the mark's time is known."""
+        """Return whether the device has reached a mark, so that the mark's time is known."""
         if mark.reached_ns is None:
             self._catch_up()
         return mark.reached_ns is not None
@@ -133,7 +131,7 @@ class DeviceClock:
     def busy_with(self) -> tuple[str, int] | None:
         """Return the phase that the device is in, and the phase's begin on the monotonic clock.
 
-        None if the device has reached all marks, or does what was queued before a step.
+        Return None if the device has reached all marks, or works on what was queued before a step.
         """
         self._catch_up()
         last = self._last
@@ -187,7 +185,6 @@ class StepMarks:
 
     @property
     def last(self) -> Mark | None:
-        """The newest mark."""
         return self._marks[-1]
 
     def passed(self, phase: str, now_ns: int) -> None:
@@ -196,12 +193,12 @@ class StepMarks:
 
     @property
     def is_known(self) -> bool:
-        """Report whether every boundary of the step has a mark."""
+        """Return whether every boundary of the step has a mark."""
         return None not in self._marks
 
     @property
     def is_ready(self) -> bool:
-        """Report whether the device has reached the last boundary. The step must have ended."""
+        """Return whether the device has reached the last boundary. The step must have ended."""
         last = self.last
         return last is None or self.clock.has_reached(last)
 
@@ -231,7 +228,7 @@ def _reached_ns(mark: Mark | None) -> int:
 
 
 class DeviceSeconds(Deferred):
-    """Seconds that a step, or one of its phases, took on the device, as converted by a function."""
+    """Converted seconds that a step, or one of its phases, took on the device."""
 
     __slots__ = ("_convert", "_marks", "_phase")
 
@@ -244,11 +241,9 @@ class DeviceSeconds(Deferred):
 
     @property
     def is_ready(self) -> bool:
-        """See ``Deferred``."""
         return self._marks.is_ready
 
     def read(self) -> float | None:
-        """See ``Deferred``."""
         while not self.is_ready:
             sleep(_POLL_S)
         return self._convert(self._marks.duration_ns(self._phase) / 1e9)
@@ -258,7 +253,6 @@ class SpanTimes(NamedTuple):
     """Boundaries of a span on a device.
 
     Attributes:
-        clock: Clock of the span's flow.
         begun: First boundary.
         ended: Last boundary.
         wall_ns: Offset from the monotonic to the wall clock.
@@ -271,7 +265,6 @@ class SpanTimes(NamedTuple):
 
     @property
     def is_ready(self) -> bool:
-        """Report whether the device has reached both."""
         return self.clock.has_reached(self.ended)
 
     def in_wall_ns(self) -> tuple[int, int]:

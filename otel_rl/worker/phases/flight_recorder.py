@@ -1,4 +1,10 @@
-"""Reads dumps of PyTorch's flight recorder: the open collective, and the missing ranks.
+"""Reads dumps of PyTorch's flight recorder: open collectives, and the ranks that are missing.
+
+Ranks that are missing in one group may wait in another. So the named ranks are those that others
+wait for, and that wait for none themselves:
+
+group a    [ rank 0 waits ][ rank 1 is not here ]
+group b    [ rank 2 waits ][ rank 0 is not here ][ rank 1 is not here ]    rank 1 is named
 
 Each rank dumps its own collectives to a file of its own, ``<prefix><rank>``, as a pickle of plain
 values. A pickle may call any function while it is read, so everything but plain values is refused.
@@ -9,24 +15,30 @@ import os
 import pickle
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-
-__all__ = ["collective_in_words"]
 
 _PREFIXES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 _MAX_BYTES: Final = 16 << 20
 _MAX_FILES: Final = 64
 _MOST_NAMED: Final = 8
+_MOST_TOLD: Final = 3
 _DONE: Final = "completed"
 _MAX_CHARS: Final = 100
 
 
 class _Collective(NamedTuple):
+    """A collective; collectives are ordered by their begin (ns since the epoch, by any rank)."""
+
+    begun_ns: int
     group: str
     number: int
     name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (number {self.number} of group {self.group})"
 
 
 class _Dump(NamedTuple):
@@ -35,7 +47,7 @@ class _Dump(NamedTuple):
     Attributes:
         last: By group, the number of the last collective that the rank has entered.
         open: Collectives that the rank has entered and not left, in order.
-        ranks: By group, its ranks.
+        ranks: Ranks of each group.
     """
 
     last: Mapping[str, int]
@@ -44,7 +56,7 @@ class _Dump(NamedTuple):
 
 
 def collective_in_words(environ: Mapping[str, str], since_ns: int) -> str:
-    """Return the oldest open collective and who is missing; empty without a dump of one.
+    """Return the open collectives that lack ranks, with these ranks; empty without such a dump.
 
     ``environ`` names the prefix of the files, as PyTorch reads it. Dumps from before ``since_ns``
     (nanoseconds since the epoch) are of another hang.
@@ -53,22 +65,41 @@ def collective_in_words(environ: Mapping[str, str], since_ns: int) -> str:
     if not prefix:
         return ""
     dumps = {rank: dump for rank, path in _files(prefix, since_ns) if (dump := _read(path))}
-    waiting = [(one.number, rank, one) for rank, dump in dumps.items() for one in dump.open]
+    waiting = sorted(one for dump in dumps.values() for one in dump.open)
     if not waiting:
         return ""
-    number, rank, one = min(waiting)
-    ranks = dumps[rank].ranks.get(one.group) or sorted(dumps)
-    late = [of for of in ranks if of in dumps and dumps[of].last.get(one.group, 0) < number]
-    unknown = [of for of in ranks if of not in dumps]
-    words = f"{one.name} (number {number} of group {one.group})"
-    if late:
-        return f"{words} is without {_named(late)}"
+    groups = {name: ranks for dump in dumps.values() for name, ranks in dump.ranks.items()}
+
+    @cache
+    def late(group: str, number: int) -> list[int]:
+        ranks = groups.get(group) or sorted(dumps)
+        return [of for of in ranks if of in dumps and dumps[of].last.get(group, 0) < number]
+
+    waits = {
+        rank
+        for rank, dump in dumps.items()
+        if any(late(one.group, one.number) for one in dump.open)
+    }
+    missing = {of for one in waiting for of in late(one.group, one.number)}
+    # All of them wait where two groups were entered in two orders.
+    missing = missing - waits or missing
+    told = []
+    for one in sorted(
+        waiting, key=lambda of: -len(missing.intersection(late(of.group, of.number)))
+    ):
+        if some := missing.intersection(late(one.group, one.number)):
+            told.append(f"{one} is without {_ranks(sorted(some))}")
+            missing -= some
+    if told:
+        return "; ".join(told[:_MOST_TOLD])
+    one = waiting[0]
+    unknown = [of for of in groups.get(one.group, ()) if of not in dumps]
     if unknown:
-        return f"{words} is open; {_named(unknown)} left no dump"
-    return f"{words} has all ranks and does not end"
+        return f"{one} is open; {_ranks(unknown)} left no dump"
+    return f"{one} has all ranks and does not end"
 
 
-def _named(ranks: list[int]) -> str:
+def _ranks(ranks: list[int]) -> str:
     more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
     word = "rank" if len(ranks) == 1 else "ranks"
     return f"{word} {', '.join(map(str, ranks[:_MOST_NAMED]))}{more}"
@@ -141,7 +172,8 @@ def _dump(content: Any) -> _Dump:  # of any shape
         last[group] = max(number, last.get(group, 0))
         if not entry.get("retired") and entry.get("state") != _DONE:
             words = str(entry.get("profiling_name", "a collective"))[:_MAX_CHARS]
-            waiting.append(_Collective(group, number, words))
+            begun_ns = int(entry.get("time_created_ns") or 0)
+            waiting.append(_Collective(begun_ns, group, number, words))
     config = content.get("pg_config") or {}
     ranks: dict[str, list[int]] = {}
     for group, name in groups.items():

@@ -1,4 +1,4 @@
-"""Control flows of the process, and what the exporter reports of the steps and phases open in them.
+"""Control flows of the process, and the exporter's reports of their open steps and phases.
 
 A flow is a thread, or within a running event loop an asyncio task. Under other loops it is the
 thread. Each flow has a timeline.
@@ -35,18 +35,6 @@ from otel_rl.worker.phases.timeline import Frame, StepFrame, Timeline, TimelineV
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = [
-    "GcTime",
-    "abandon_elsewhere",
-    "count_open",
-    "current",
-    "innermost",
-    "open_flows",
-    "show_phases",
-    "span_name",
-    "views",
-]
-
 _open: dict[int, Timeline] = {}
 """Timelines with open frames, by id. Each is added and removed by its own flow."""
 
@@ -63,7 +51,6 @@ _here = _Here()
 
 
 def current() -> Timeline:
-    """Return the timeline of the calling flow."""
     task = _task() if "asyncio" in sys.modules else None
     if task is None:
         return _here.thread
@@ -184,7 +171,6 @@ def _oldest_step() -> list[TimelineView]:
 
 
 def span_name(frame: Frame) -> str:
-    """Return the span name of a step or phase."""
     if isinstance(frame, StepFrame):
         return STEP_SPAN
     known = PHASES.get(frame.name)
@@ -194,11 +180,11 @@ def span_name(frame: Frame) -> str:
 class GcTime:
     """Reports the total duration of all garbage collections since ``start`` through ``meter``.
 
-    A collection stops every thread, and adds to the phase that happens to be open. It is reported
-    in processes with steps or phases: a script with one or two metrics gets no row for this. The
-    last total is reported after ``stop``, too.
+    A collection stops every thread, and adds to the phase that happens to be open. The time is
+    reported in processes with steps or phases: a script with one or two metrics gets no row for it.
+    The last total is reported after ``stop``, too.
 
-    Costs about 0.3 us per collection, of which there is one per some thousand new objects.
+    It costs about 0.3 us per collection, of which there is one per some thousand new objects.
     """
 
     def __init__(self, meter: Meter) -> None:

@@ -1,8 +1,8 @@
-"""Reports the stack of a flow whose phase takes much longer than that phase ever took here.
+"""Reports the stack of a flow whose phase takes much longer than that phase ever took.
 
-The exporter thread looks once per export at the phases that are open, and remembers for each name
-the longest one that it has seen end, a slow start aside. So nothing is added to opening and closing
-a phase.
+The exporter thread looks once per export at the open phases, and remembers for each name the
+longest phase that it has seen end, apart from a slow start. So nothing is added to opening and
+closing a phase.
 """
 
 import os
@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 from otel_rl.worker.otlp.anyvalue import Plain
 from otel_rl.worker.phases.flows import open_flows
 from otel_rl.worker.phases.timeline import Timeline, TimelineView
-
-__all__ = ["HangWatch", "Stack"]
 
 _LONGEST: Final = 3  # times the longest phase of the name so far
 _START: Final = 5  # steps, which may compile, load and fill caches; or phases outside of steps
@@ -30,13 +28,11 @@ _INSTALLED: Final = "site-packages/"
 
 
 class Stack(NamedTuple):
-    """Place of a flow in its program.
+    """Place in its program at which a flow is.
 
     Attributes:
-        phase: The open phase.
         step: The open step, or None.
-        age_s: Age of the phase.
-        calls: The innermost first.
+        calls: Open calls, the innermost first.
         collective: The open collective, in words; empty without a dump of one.
     """
 
@@ -83,7 +79,7 @@ class _Ended:
             self._later_ns = max(self._later_ns, age_ns)
 
     def longest_ns(self, nth_step: int | None) -> int:
-        """Return the longest phase so far; of the start only if no later one is known."""
+        """Return the longest phase so far; a phase of the start only if no later one is known."""
         is_later = nth_step is not None and nth_step >= _LATER
         return self._later_ns if is_later else self._later_ns or self._start_ns
 
@@ -102,7 +98,6 @@ class HangWatch:
         self.forget()
 
     def forget(self) -> None:
-        """Reset in a forked child."""
         self._first_step: int | None = None
         self._ended: dict[str, _Ended] = {}
         self._open: dict[tuple[int, int], _Seen] = {}
@@ -162,7 +157,7 @@ class HangWatch:
 def _calls(flow: Timeline) -> list[str]:
     """Return the open calls of a flow as ``file:line in function``, the innermost first.
 
-    No line of source and no value of a variable: those may be anything.
+    The result has no source line and no value of a variable, which may hold anything.
     """
     if (task := flow.task) is not None:
         waiting = task.get_stack(limit=_MAX_FRAMES)  # empty while the task runs

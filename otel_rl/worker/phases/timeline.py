@@ -31,16 +31,6 @@ from otel_rl.worker.step_context import StepScope
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_PHASES",
-    "Frame",
-    "InnerStep",
-    "StepFrame",
-    "Timeline",
-    "TimelineView",
-]
-
 MAX_DEPTH: Final = 64
 """Nested frames. Reached only by a loop that opens without closing."""
 
@@ -57,19 +47,18 @@ class Frame:
     """Open phase, with its exclusive time so far.
 
     Attributes:
-        opener: The context manager that opened it; identifies the frame to close.
-        name: The phase.
+        opener: Context manager that opened the frame, which identifies the frame to close.
         step: Step of the phase, or None.
-        begun_ns: Start, by the timeline's clock.
-        has_gpus: True if the phase uses the process's GPUs.
+        begun_ns: Start of the phase, by the timeline's clock.
+        has_gpus: Whether the phase uses the process's GPUs.
         marks: Boundaries of the step on the device, if a device is in use.
-        begun: Start on the device.
-        ended: End on the device.
+        begun: Start of the phase on the device.
+        ended: End of the phase on the device.
         charged_ns: Exclusive time so far.
-        ended_ns: End; 0 while open.
-        is_abandoned: True after another flow has closed the phase.
+        ended_ns: End of the phase; 0 while it is open.
+        is_abandoned: Whether another flow has closed the phase.
         span: Span of the phase, if there is one.
-        token: Restores the surrounding span and step as the current ones.
+        token: Token that restores the surrounding span and step as the current ones.
     """
 
     __slots__ = (
@@ -107,10 +96,9 @@ class StepFrame(Frame):
     """Open step. Time that is charged to the step is in none of its phases.
 
     Attributes:
-        number: The training step.
         durations_ns: Exclusive time of each of its ended phases, parts included.
-        end_counts: Ends what counters count in the step, at a time, and returns the tokens that
-            were counted; None for none.
+        end_counts: Ends the counting of counters in the step, at a time, and returns the counted
+            tokens; None for no counts.
         scope: The step of what is recorded in the block.
     """
 
@@ -152,11 +140,11 @@ class TimelineView:
     """Snapshot of a timeline, for other threads.
 
     Attributes:
-        phase: The innermost open phase, or ``unaccounted``; an earlier phase if the device is
-            still in that.
-        phase_age_ns: Age of the phase; of ``unaccounted``, since the end of the last phase.
+        phase: The innermost open phase, or ``unaccounted``; an earlier phase if the device is still
+            in that one.
+        phase_age_ns: Age of the phase; for ``unaccounted``, the time since the end of the last
+            phase.
         step: The open step, or None.
-        step_age_ns: Age of the step.
     """
 
     phase: str
@@ -169,10 +157,10 @@ class Timeline:
     """Open frames of one flow. Only that flow opens and closes; any thread may read.
 
     Args:
-        opened: Registry of timelines with open frames, by id. Shared; each adds and removes only
-            itself.
+        opened: Shared registry of timelines with open frames, by id; each timeline adds and removes
+            only itself.
         clock_ns: Monotonic clock. If the clock goes back, the timeline keeps the last time.
-        task: The flow, if it is a task and not the calling thread.
+        task: The flow's task; None if the flow is the calling thread.
     """
 
     __slots__ = (
@@ -214,12 +202,11 @@ class Timeline:
 
     @property
     def task(self) -> "asyncio.Task[object] | None":
-        """The task; None for a thread, or if the task was deleted."""
+        """Return the flow's task; None for a thread, or if the task was deleted."""
         return None if self._task is None else self._task()
 
     @property
     def is_dead(self) -> bool:
-        """Report whether the thread or task has ended."""
         if not self.thread.is_alive():
             return True
         if self._task is None:
@@ -229,20 +216,20 @@ class Timeline:
 
     @property
     def reported(self) -> ItemsView[str, str | None]:
-        """Phases that each step reports, 0 where they do not occur, with their classes.
+        """Phases that each step reports, as 0 where they do not occur, with their classes.
 
-        So a mean over workers and steps is the cost of a phase.
+        Because of the zeros, a mean over workers and steps is the cost of a phase.
         """
         return self._phases.items()
 
     def report_to(self, reporter: object) -> None:
-        """Forget the reported phases if they are those of another worker."""
+        """Forget the reported phases if they belong to another worker."""
         if reporter is not self._reporter:
             self._reporter = reporter
             self._phases.clear()
 
     def report(self, names: Iterable[str], phase_class: str | None = None) -> bool:
-        """Make steps report these phases from now on. False if there would be too many."""
+        """Make steps report these phases from now on. Returns False if there would be too many."""
         phases = self._phases
         for name in names:
             for reported in (WHOLES.get(name, name), name):
@@ -256,8 +243,9 @@ class Timeline:
         """Open a phase within the open frames.
 
         Returns:
-            None if too many are nested: the time stays with the open frames. A frame with the name
-            of the one around it, in which the time counts, if the steps have too many phases.
+            The frame. None if too many frames are nested: the time stays with the open frames. If
+            the steps have too many phases, a frame with the name of the surrounding frame, in which
+            the time counts.
         """
         now_ns = self._settle()
         frames = self._frames
@@ -272,7 +260,7 @@ class Timeline:
         return self._push(Frame(opener, name, step, now_ns))
 
     def open_step(self, opener: object, number: int) -> StepFrame | InnerStep | None:
-        """Open a step. None if too many are nested: the time stays with the open frames."""
+        """Open a step. None if too many are nested: the time then stays with the open frames."""
         now_ns = self._settle()
         frames = self._frames
         if len(frames) >= MAX_DEPTH:
@@ -312,7 +300,10 @@ class Timeline:
         return frame
 
     def credit(self, whole: str, duration_ns: int) -> bool:
-        """Add a part's time outside steps to its containing phase. False if that is not open."""
+        """Add a part's time outside steps to its containing phase.
+
+        Returns False if none is open.
+        """
         for frame in reversed(self._frames):
             if frame.name == whole:
                 frame.charged_ns += duration_ns
@@ -320,7 +311,7 @@ class Timeline:
         return False
 
     def look(self, now_ns: int) -> TimelineView | None:
-        """Return a snapshot, or None. For other threads: may be slightly out of date."""
+        """Return a snapshot, or None. Other threads call it: it may be slightly out of date."""
         frames = self.frames()
         if not frames:
             return None
@@ -337,11 +328,11 @@ class Timeline:
         )
 
     def frames(self) -> tuple[Frame, ...]:
-        """Return the open frames, innermost last. For other threads: may be out of date."""
+        """Return the open frames, innermost last, for other threads: they may be out of date."""
         return tuple(frame for frame in tuple(self._frames) if not frame.is_abandoned)
 
     def abandon(self, opener: object) -> Frame | None:
-        """Mark a frame as closed by another flow; the timeline's flow removes it at its next event.
+        """Mark a frame as closed by another flow; its own flow removes it at its next event.
 
         Returns:
             The frame, with its exclusive time so far, or None if ``opener`` has no frame here.
@@ -358,7 +349,6 @@ class Timeline:
         return None
 
     def clear(self) -> int:
-        """Clear the open frames. Returns their number."""
         open_frames = len(self.frames())
         self._frames.clear()
         return open_frames

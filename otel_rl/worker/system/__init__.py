@@ -1,4 +1,4 @@
-"""What a worker reports of its machine: GPUs (``hw.gpu.*``) and host (``system.*``).
+"""Reports of a worker about its machine: GPUs (``hw.gpu.*``) and host (``system.*``).
 
 Nothing here blocks training or raises into it. A machine without a GPU driver is normal.
 """

@@ -1,4 +1,4 @@
-"""Values of machines, which the exporter takes once each."""
+"""Latest values of machines, each of which the exporter takes once."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -8,13 +8,11 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from otel_rl.semconv.names import METRICS
 from otel_rl.semconv.spec import Instrument
 
-__all__ = ["Latest"]
-
 
 class Latest:
     """The last value of each series, for observable instruments. Thread-safe.
 
-    A value is reported by one export: a device that no longer answers has no more points.
+    One export reports a value: a device that no longer answers has no more points.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -28,15 +26,14 @@ class Latest:
         self._values: dict[str, dict[object, Observation]] = {}
 
     def set(self, metric: str, series: object, value: Observation) -> None:
-        """Keep the value for the next export."""
         with self._lock:
             self._values.setdefault(metric, {})[series] = value
         self.observe(metric)
 
     def observe(self, metric: str, more: Callable[[], Iterable[Observation]] = lambda: ()) -> None:
-        """Make the instrument of a metric of the registry, unless there is one.
+        """Make the instrument for a metric of the registry, unless it exists.
 
-        ``more`` is called at each export, before the values are taken, and returns further ones.
+        ``more`` is called at each export before the values are taken, and returns further values.
         """
         if metric in self._observed:
             return

@@ -36,17 +36,6 @@ from otel_rl.semconv.names import RlGpuClockDomainValues as _Clock
 from otel_rl.semconv.names import RlGpuThrottleReasonValues as _Reason
 from otel_rl.worker.forks import IMPORTS
 
-__all__ = [
-    "Device",
-    "DeviceGone",
-    "Driver",
-    "NoDriver",
-    "Reading",
-    "log_once",
-    "renew_lock",
-    "visible",
-]
-
 _ALL_LINKS: Final = 0xFFFFFFFF  # NVML's scope of an NVLink counter that is the sum over all links
 
 _log = logging.getLogger("otel_rl")
@@ -61,13 +50,13 @@ class DeviceGone(Exception):
 
 
 class Reading(NamedTuple):
-    """One reading of a device, in the registry's unit.
+    """One reading of a device, in the unit of the registry.
 
     Attributes:
         metric: The registry's name.
         value: A counter's value counts since a start that only the device knows.
         attributes: Attributes besides those of the device.
-        is_increment: True for a counter's increment since the reading before.
+        is_increment: Whether the value is a counter's increment since the previous reading.
     """
 
     metric: str
@@ -82,15 +71,15 @@ _Query = Callable[[Any, object], Iterator[Reading]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
-    """GPU, or a MIG instance of one.
+    """A GPU, or a MIG instance of one.
 
     Attributes:
-        uuid: ``hw.id``.
-        name: ``hw.name``: the position on the machine, ``gpu0`` or ``gpu0.mig1``.
-        model: ``hw.model``.
-        handle: NVML's handle.
-        parent: Id of the GPU that an instance is part of, else empty.
-        instances: Those of a divided GPU; None of any other device.
+        uuid: Id of the device, ``hw.id``.
+        name: Name of the device, ``hw.name``: its position on the machine, ``gpu0`` or
+            ``gpu0.mig1``.
+        model: Model of the device, ``hw.model``.
+        parent: Id of the GPU that an instance is part of; empty for a GPU.
+        instances: Instances of a divided GPU; None for any other device.
     """
 
     uuid: str
@@ -101,7 +90,6 @@ class Device:
     instances: "tuple[Device, ...] | None" = None
 
     def attributes(self) -> dict[str, str]:
-        """Return the attributes of every point of the device."""
         found = {
             "hw.id": self.uuid,
             "hw.name": self.name,
@@ -113,7 +101,7 @@ class Device:
 
     @property
     def shown(self) -> "tuple[Device, ...]":
-        """Devices that CUDA shows of the GPU: of a divided one only the instances."""
+        """Return the devices that CUDA shows of the GPU: of a divided GPU only the instances."""
         return (self,) if self.instances is None else self.instances
 
 
@@ -149,7 +137,7 @@ def visible(gpus: Sequence[Device | None], wanted: str | None) -> list[Device]:
 
 
 class Driver:
-    """Connection to the NVIDIA driver, of one thread. ``close`` ends it. Raises ``NoDriver``."""
+    """Connection to the NVIDIA driver, for one thread. ``close`` ends it. Raises ``NoDriver``."""
 
     def __init__(self, logged: set[str]) -> None:
         nvml = self._nvml = _load()
@@ -178,7 +166,7 @@ class Driver:
     def devices(self, wanted: str | None) -> tuple[list[Device], bool]:
         """Return the visible devices, and the GPUs that contain instances among them.
 
-        The second value is False if a GPU does not answer and is left out.
+        The second value is False if a GPU does not answer and was left out.
 
         Raises:
             NoDriver: The driver is gone.
@@ -261,7 +249,7 @@ def renew_lock() -> None:
 
 
 def log_once(logged: set[str], message: str, level: int = logging.INFO) -> bool:
-    """Log a message that is not in ``logged``, and add it. Returns whether it is new."""
+    """Log a message that is not in ``logged``, and add it. Returns whether the message is new."""
     is_new = message not in logged
     if is_new:
         logged.add(message)

@@ -43,8 +43,6 @@ from otel_rl.worker.system.nvml import (
     renew_lock,
 )
 
-__all__ = ["GpuOwners", "GpuSampler"]
-
 RETRY_S: Final = 30.0
 """Period of attempts to find a lost device, or a driver that was reset."""
 
@@ -107,16 +105,14 @@ class GpuSampler:
             self._end(timeout_s)
 
     def begin_turn(self, turn: object, phase: str) -> None:
-        """Assign the GPUs to a phase; see ``GpuOwners``."""
         self._recorder.show_turns()
         self._owners.begin(turn, phase)
 
     def end_turn(self, turn: object) -> None:
-        """End the turn."""
         self._owners.end(turn)
 
     def look(self) -> None:
-        """Tell of a driver that does not answer, which its own thread waits for."""
+        """Log that the driver does not answer, as the sampler's own thread only waits for it."""
         asked_s = self._asked_s
         if asked_s is not None and monotonic() - asked_s > self._silent_s:
             self._miss("the NVIDIA driver does not answer a query; nothing else waits for it")
@@ -130,7 +126,6 @@ class GpuSampler:
             self._guard.drops.add(DropReason.NO_GPU)
 
     def count_anew(self) -> None:
-        """Reset the sums for another worker."""
         self._recorder.begin_anew()
 
     def forget(self) -> None:
@@ -177,7 +172,7 @@ class GpuSampler:
             stopping.wait(self._retry_s)
 
     def _sample(self, driver: Driver, settings: GpuSettings, stopping: threading.Event) -> None:
-        """Sample the devices. Returns at the end, or to look again for devices that are missing.
+        """Sample the devices. Returns at the end, or to look again for missing devices.
 
         Raises:
             NoDriver: The driver is gone, or no device answers.
@@ -213,7 +208,7 @@ class GpuSampler:
     def _wait(
         self, driver: Driver, devices: Sequence[Device], stopping: threading.Event, wait_s: float
     ) -> None:
-        """Wait for the next round. At each change of the phase, divide the interval before."""
+        """Wait for the next round. At each change of the phase, divide the preceding interval."""
         until_s, changed = monotonic() + wait_s, self._owners.changed
         while not stopping.is_set() and (left_s := until_s - monotonic()) > 0:
             if changed.wait(left_s) and not stopping.is_set():
@@ -241,22 +236,22 @@ class GpuSampler:
 def _until_next_s(now_s: float, interval_s: float) -> float:
     """Return the time to the middle of the next clock interval, so that each window has a sample.
 
-    At least half an interval, because the previous wait may have ended slightly early.
+    The time is at least half an interval, because the previous wait may have ended slightly early.
     """
     next_s = interval_s - (now_s - interval_s / 2) % interval_s
     return next_s if next_s >= interval_s / 2 else next_s + interval_s
 
 
 class GpuOwners:
-    """Phases that hold the process's GPUs, and what each had of every device. Thread-safe.
+    """Phases that hold the process's GPUs, and each phase's part of every device. Thread-safe.
 
     Of nested phases the innermost holds the GPUs. The utilization of a sample applies to the
     interval before it; each change of the holder triggers a sample, so that an interval belongs to
     one phase. Energy is the device's own count. Processes that share a device in turns each know
-    their own turns, and sample the device then: the bridge only adds up what each reports.
+    their own turns, and sample the device in those: the bridge only adds up their reports.
 
     Attributes:
-        changed: Set at each change of the holder.
+        changed: Event that is set at each change of the holder.
     """
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
@@ -277,7 +272,6 @@ class GpuOwners:
         self._energy_j: dict[str, float] = {}
 
     def begin(self, turn: object, phase: str) -> None:
-        """Assign the GPUs to ``phase``."""
         with self._lock:
             self._settle()
             self._open.append((turn, phase))
@@ -292,13 +286,12 @@ class GpuOwners:
         self.changed.set()
 
     def held_s(self) -> Mapping[str, float]:
-        """Return the time that each phase has held the GPUs, in seconds."""
         with self._lock:
             self._settle()
             return {phase: held_ns / 1e9 for phase, held_ns in self._held_ns.items()}
 
     def divide(self, answers: _Answers) -> Iterator[tuple[Device, list[Reading]]]:
-        """Yield what each phase had of each device since the last sample."""
+        """Yield each phase's part of each device since the last sample."""
         with self._lock:
             self._settle()
             now_ns, held_ns = self._since_ns, dict(self._held_ns)
@@ -344,7 +337,7 @@ class GpuOwners:
 class _Recorder:
     """Converts readings to measurements. One thread records.
 
-    A device counts since its power-on; counts before the first sample are subtracted. After a reset
+    A device counts from its power-on; counts before the first sample are subtracted. After a reset
     of the device they start from zero.
     """
 
@@ -376,7 +369,7 @@ class _Recorder:
                     self._latest.set(reading.metric, series, Observation(value, attributes))
 
     def show_turns(self) -> None:
-        """Report from now on the time that phases hold the GPUs."""
+        """Report from now on how long phases hold the GPUs."""
         self._latest.observe(RL_GPU_OWNER_TIME, self._turns)
 
     def _turns(self) -> Iterable[Observation]:
@@ -384,7 +377,7 @@ class _Recorder:
         return [Observation(seconds, {RL_GPU_OWNER: phase}) for phase, seconds in turns]
 
     def _total(self, series: object, reading: Reading) -> float:
-        """Return what was counted since the first sample."""
+        """Return the count of a series since the first sample."""
         counts, value = self._counts, reading.value
         before, total = counts.get(series, (value, 0.0))
         is_part = reading.is_increment or value < before  # or the device was reset

@@ -2,8 +2,8 @@
 
 Steps are kept in blocks of eight, because their work overlaps: a step uses samples generated during
 others. The decision depends only on the run and the block, so every process decides alike. A sample
-is generated before its step is known; any of the eight steps after its policy version may use it,
-and it is kept if one of them is.
+is generated before its step is known; any of the eight steps after its policy version may use the
+sample, and it is kept if one of them is kept.
 
 The deciding number is sent in W3C ``tracestate``, in OpenTelemetry's format for consistent sampling
 (``ot=rv:...;th:...``), so that a Collector that samples further also keeps whole blocks.
@@ -24,17 +24,15 @@ from otel_rl.semconv.spec import BLOCK_STEPS
 from otel_rl.worker import served_policy
 from otel_rl.worker.tensors import as_step
 
-__all__ = ["StepSampler"]
-
 _BITS: Final = 56  # of the numbers in tracestate
 
 
 class StepSampler(Sampler):
     """Keeps the spans of a share of all steps; the same steps in all processes of a run.
 
-    A child span follows its parent. A root span has its step, or the policy version that it
-    generates samples with, in its attributes; else it belongs to the weights that the process
-    serves. Without any of these it is kept.
+    A child span follows its parent. A root span has in its attributes its step, or the policy
+    version with which it generates samples; else it belongs to the weights that the process serves.
+    A root span without any of these is kept.
     """
 
     def __init__(self, run_id: str = "") -> None:
@@ -56,14 +54,13 @@ class StepSampler(Sampler):
         links: Sequence[Link] | None = None,  # noqa: ARG002  # Sampler.should_sample
         trace_state: TraceState | None = None,  # noqa: ARG002  # Sampler.should_sample
     ) -> SamplingResult:
-        """See ``Sampler``."""
         parent = get_current_span(parent_context).get_span_context()
         is_kept, state = self.decide(parent, attributes)
         decision = Decision.RECORD_AND_SAMPLE if is_kept else Decision.DROP
         return SamplingResult(decision, attributes if is_kept else None, state)
 
     def decide(self, parent: SpanContext, attributes: Attributes) -> tuple[bool, TraceState | None]:
-        """Return (kept, trace state) of a span within ``parent``; that of a root is invalid."""
+        """Return (kept, trace state) of a span within ``parent``, which is invalid for a root."""
         if parent.is_valid:
             return parent.trace_flags.sampled, parent.trace_state
         blocks = _blocks(attributes)
@@ -74,7 +71,6 @@ class StepSampler(Sampler):
         return is_kept, self._state(number) if is_kept else None
 
     def get_description(self) -> str:
-        """See ``Sampler``."""
         return f"StepSampler{{{1 - self._threshold / (1 << _BITS):g}}}"
 
     def _state(self, number: int) -> TraceState:

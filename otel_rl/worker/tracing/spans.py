@@ -1,9 +1,9 @@
-"""A worker's spans: the SDK's provider, its batches on their way to the store, and what they lose.
+"""A worker's spans: the SDK's provider, batches on their way to the store, and losses.
 
     end() -> held, if a device has yet to reach the end -> BatchSpanProcessor -> requests -> store
 
-The SDK's processor drops spans without telling how many, so lost is what has ended less what came
-out of it.
+The SDK's processor drops spans without telling how many, so the number of lost spans is the number
+of ended spans minus the number that came out.
 """
 
 import os
@@ -34,8 +34,6 @@ from otel_rl.worker.otlp.requests import (
 from otel_rl.worker.phases.device_clock import SpanTimes
 from otel_rl.worker.step_context import StepOnSpans
 
-__all__ = ["CountedSpans", "made_tracer_provider", "span_requests"]
-
 _BATCH: Final = 512
 """Spans of a batch, which is encoded as soon as it is full. The SDK's default."""
 
@@ -48,21 +46,21 @@ class SpanSink(Protocol):
         ...
 
     def flush_spans(self, timeout_s: float) -> bool:
-        """Send the ended spans. True if that finished in time."""
+        """Send the ended spans. Returns whether that finished in time."""
         ...
 
 
 class _OnDevice(NamedTuple):
-    """Span with the program's times, and those of the device, which may still be busy."""
+    """A span with the program's times, and those of the device, which may still be busy."""
 
     span: ReadableSpan
     times: SpanTimes
 
 
 class CountedSpans(SpanProcessor):
-    """Any thread may end a span; one thread collects. Ending takes no lock of otel_rl.
+    """Counts and sends spans. Any thread may end a span, without a lock of otel_rl; one collects.
 
-    Of the ``capacity`` each span takes about 3 KB until it is encoded.
+    Each of at most ``capacity`` spans takes about 3 KB until it is encoded.
     """
 
     def __init__(self, resource: Resource, capacity: int, interval_s: float) -> None:
@@ -88,7 +86,7 @@ class CountedSpans(SpanProcessor):
         self._forget()
 
     def bind(self, resource: Resource) -> None:
-        """Send the spans with this resource from now on; the SDK's provider has its first one."""
+        """Send spans with this resource from now on; the SDK's provider has its first one."""
         self._resource = encode_resource(resource)
 
     def _forget(self) -> None:
@@ -105,7 +103,6 @@ class CountedSpans(SpanProcessor):
         self.guard.forget()
 
     def open(self, sink: SpanSink) -> None:
-        """Let spans go to ``sink`` from now on."""
         if (lost := self._settled()) > 0:
             self._came_too_late(lost)
         if self._batches is None:
@@ -123,9 +120,9 @@ class CountedSpans(SpanProcessor):
         self.are_wanted = True
 
     def close(self, sink: SpanSink) -> None:
-        """Take no more spans for ``sink``, unless there is another one by now.
+        """Take no more spans for ``sink``, unless it has been replaced by now.
 
-        The thread of the SDK's processor ends: it would keep a child alive that a thread has
+        The thread of the SDK's processor ends: it would keep alive a child that a thread has
         forked.
         """
         if self.sink is not sink:
@@ -136,7 +133,6 @@ class CountedSpans(SpanProcessor):
             batches.shutdown()  # type: ignore[no-untyped-call]  # of the SDK
 
     def on_end(self, span: ReadableSpan) -> None:
-        """See ``SpanProcessor``."""
         if not span.context.trace_flags.sampled:
             return
         if self.sink is None:
@@ -152,7 +148,6 @@ class CountedSpans(SpanProcessor):
             self._overflowed(1)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """See ``SpanProcessor``."""
         sink = self.sink
         return sink is None or sink.flush_spans(timeout_millis / 1000)
 
@@ -163,7 +158,7 @@ class CountedSpans(SpanProcessor):
             self.sink = None
 
     def collect(self) -> None:
-        """Give the sink every span that has ended and is ready, and count those that are lost."""
+        """Give the sink every ended span that is ready, and count lost spans."""
         if self._batches is None or self._pid != os.getpid():  # a child that is about to forget
             return
         waiting = [self._on_device.popleft() for _ in range(len(self._on_device))]
@@ -178,13 +173,13 @@ class CountedSpans(SpanProcessor):
             self._overflowed(lost)
 
     def abandon(self) -> int:
-        """Discard the spans that have not come out yet. Returns their number."""
+        """Discard the spans that have not come out yet. Returns the number of these spans."""
         held = len(self._on_device)
         self._on_device.clear()
         return held + self._settled(discards=True)
 
     def export(self, spans: Sequence[ReadableSpan]) -> None:
-        """Take a batch of the SDK's processor, which calls it in one thread at a time."""
+        """Take a batch of the SDK's processor, which calls this from one thread at a time."""
         sink = self.sink
         if sink is None:
             return
@@ -235,12 +230,12 @@ class CountedSpans(SpanProcessor):
 def made_tracer_provider(
     resource: Resource, spans: CountedSpans, sampler: Sampler | None
 ) -> TracerProvider:
-    """Return a provider of the SDK, whose spans know their step.
+    """Return a provider of the SDK whose spans have their step.
 
     Args:
-        resource: What processors of the program see, for the life of the process.
-        spans: Receives ended spans, and sends them with the worker's present resource.
-        sampler: None for that of ``OTEL_TRACES_SAMPLER``.
+        resource: Resource that processors of the program see, for the life of the process.
+        spans: Receiver of ended spans, which sends them with the worker's present resource.
+        sampler: Sampler of spans; None for the sampler of ``OTEL_TRACES_SAMPLER``.
     """
     made = TracerProvider(
         sampler=sampler,
@@ -258,7 +253,6 @@ class _Exporter(SpanExporter):
         self._spans = spans
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """See ``SpanExporter``."""
         with self._spans.guard:
             self._spans.export(spans)
         return SpanExportResult.SUCCESS
@@ -270,7 +264,7 @@ class _Exporter(SpanExporter):
 def _without_metrics(kind: type) -> dict[str, Any]:
     """Return arguments that keep a part of the SDK from asking for the global MeterProvider.
 
-    From 1.40 on the SDK has metrics of its own, and would ask from inside a lock.
+    From 1.40 on the SDK has metrics of its own, and would ask for the provider inside a lock.
     """
     is_known = "meter_provider" in signature(kind).parameters
     return {"meter_provider": NoOpMeterProvider()} if is_known else {}
@@ -293,7 +287,7 @@ def span_requests(
 
 
 def _encoded(spans: Sequence[ReadableSpan], guard: Guard) -> Iterator[tuple[bytes, bytes]]:
-    """Yield scope and span, serialized. One that cannot be encoded costs no other."""
+    """Yield scope and span, serialized. A span that cannot be encoded loses only itself."""
     try:
         request = trace_encoder.encode_spans(spans)
     except Exception as error:  # noqa: BLE001  # of any span; counted once that one is known

@@ -14,17 +14,6 @@ from pathlib import Path
 
 from tests.lab.programs import CannotBuild, alone, lab_directory, run
 
-__all__ = [
-    "ENVIRONMENTS",
-    "FRAMEWORKS",
-    "OLDEST",
-    "OLDEST_SDK",
-    "RLLIB",
-    "TUNIX",
-    "VLLM",
-    "Frameworks",
-]
-
 _LOCKS = Path(__file__).parent
 
 _PYTHONS = ((3, 11), (3, 12))

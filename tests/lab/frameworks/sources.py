@@ -17,8 +17,6 @@ from pathlib import Path
 
 from tests.lab.programs import CannotBuild, lab_directory
 
-__all__ = ["SOURCES", "Source"]
-
 _TABLE = Path(__file__).with_name("sources.toml")
 
 _TIMEOUT_S = 60.0

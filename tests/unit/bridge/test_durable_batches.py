@@ -15,8 +15,8 @@ from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.otlp.columns import ResourceReading
 from otel_rl.bridge.receive.journal_shares import JournalShares
-from otel_rl.bridge.receive.tokens import AuthSettings, TokenShares
-from otel_rl.errors import JournalClosed, JournalFull, JournalGone, ShareUsedUp
+from otel_rl.bridge.receive.tokens import TokenShares
+from otel_rl.errors import JournalClosed, JournalFull, JournalGone
 from otel_rl.records import Batch, ExperimentKey, Signal
 
 KEY = ExperimentKey("a")
@@ -45,7 +45,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path / "data", TokenShares(AuthSettings()), 10 << 20)
+    made = Site(tmp_path / "data", TokenShares(()), 10 << 20)
     yield made
     made.journal.close()
 
@@ -70,7 +70,7 @@ def test_a_refused_request_is_freed_without_the_garbage_collector(site: Site) ->
     try:
         for _ in range(3):
             assert isinstance(site.batches.keep(batches(11 << 20)).exception(), JournalFull)
-            assert isinstance(site.spool.submit(batches(), admit=_refuse).exception(), ShareUsedUp)
+            assert isinstance(site.spool.submit(batches(), admit=_refuse).exception(), JournalFull)
         held = [one for one in gc.get_objects() if isinstance(one, JournalFull)]
     finally:
         gc.enable()
@@ -90,7 +90,7 @@ def test_batches_that_are_refused_take_no_room_from_the_columns_of_others(site: 
 
 
 def _refuse(_: Sequence[Batch]) -> None:
-    raise ShareUsedUp("No room.")
+    raise JournalFull("No room.")
 
 
 def test_a_removed_journal_is_told_until_it_is_back(site: Site, tmp_path: Path) -> None:

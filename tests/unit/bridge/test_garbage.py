@@ -81,6 +81,20 @@ skip_last_collections()
     assert ended.stdout == "exit hook\n"
 
 
+@pytest.mark.process
+def test_a_command_ends_without_the_last_collections() -> None:
+    code = """
+import atexit, gc, sys
+from otel_rl.cli.entry import main
+
+atexit.register(lambda: print("kept", gc.get_freeze_count() > 0))
+sys.argv = ["otel-rl", "help"]
+sys.exit(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ended.stdout.endswith("\nkept True\n")
+
+
 _HEAPS = """
 import ctypes, sys, threading
 from otel_rl.bridge.garbage import return_memory

@@ -138,7 +138,7 @@ def test_the_way_out_of_a_wrong_variable_works_as_it_is_printed(
         "[listen]\nhttp = false",
         "[tracker]\noptions = 5",
         *(
-            f"[[auth.tokens]]\n{token}"
+            f"[[team]]\n{token}"
             for token in (
                 "",
                 "name = 'a'\nexperiments = ['a']",
@@ -148,11 +148,18 @@ def test_the_way_out_of_a_wrong_variable_works_as_it_is_printed(
                 "name = 'a'\nexperiments = 'a'\nfile = '/x'",
                 "name = 'a'\nexperiments = ['a']\nsha256 = ['abc']",
                 "name = 'a'\nexperiments = ['a']\nfile = '/x'\nshare = 3",
+                "name = 'a'\nfile = '/x'",
+                "name = 'a'\ngateway = true\nfile = '/x'",
+                "name = 'a'\ngateway = true\nfile = '/x'\nexperiments = ['a']",
             )
         ),
         (
-            "[[auth.tokens]]\nname = 'a'\nexperiments = ['a']\nfile = '/x'\nshare = 0.7\n"
-            "[[auth.tokens]]\nname = 'b'\nexperiments = ['b']\nfile = '/y'\nshare = 0.7\n"
+            "[[team]]\nname = 'a'\nexperiments = ['a']\nfile = '/x'\nshare = 0.7\n"
+            "[[team]]\nname = 'b'\nexperiments = ['b']\nfile = '/y'\nshare = 0.7\n"
+        ),
+        (
+            "[[team]]\nname = 'a'\nexperiments = ['a*']\nfile = '/x'\n"
+            "[[team]]\nname = 'b'\nexperiments = ['ab']\nfile = '/y'\n"
         ),
     ],
 )
@@ -168,7 +175,7 @@ def test_the_way_out_of_a_wrong_section_works_as_it_is_printed(
 @pytest.mark.parametrize(
     ("variable", "meant"),
     [
-        ("OTEL_RL_BRIDGE__AUTH__TOKENS__0__SHA256__0", "OTEL_RL_BRIDGE__AUTH__TOKENS='["),
+        ("OTEL_RL_BRIDGE__TEAM__0__SHA256__0", "OTEL_RL_BRIDGE__TEAM='["),
         ("OTEL_RL_BRIDGE__HTTP", "OTEL_RL_BRIDGE__LISTEN__HTTP"),
         ("OTEL_RL_BRIDGE__HTTP__PORT", "OTEL_RL_BRIDGE__LISTEN__HTTP"),
         ("OTEL_RL_BRIDGE__LISTEN", "OTEL_RL_BRIDGE__LISTEN__HTTP"),
@@ -176,7 +183,7 @@ def test_the_way_out_of_a_wrong_section_works_as_it_is_printed(
         ("OTEL_RL_BRIDGE_TLS_CERT", "OTEL_RL_BRIDGE__TLS__CERT"),
         ("OTEL_RL_BRIDGE_TLS__CERT", "OTEL_RL_BRIDGE__TLS__CERT"),
         ("OTEL_RL_BRIDGE__TLS_CERT", "OTEL_RL_BRIDGE__TLS__CERT"),
-        ("OTEL_RL_BRIDGE_AUTH_TOKENS", "OTEL_RL_BRIDGE__AUTH__TOKENS"),
+        ("OTEL_RL_BRIDGE_TEAMS", "OTEL_RL_BRIDGE__TEAM"),
         ("OTEL_RL_BRIDGE_JOURNAL_MAX_BYTE", "OTEL_RL_BRIDGE__JOURNAL__MAX_BYTES"),
         ("otel_rl_bridge_data", "OTEL_RL_BRIDGE__DATA"),
     ],

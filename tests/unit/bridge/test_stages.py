@@ -35,7 +35,7 @@ def test_an_archive_without_its_library_fails_only_where_it_is_demanded(
     given = settings(tmp_path, archive={"enabled": enabled})
     stores = Stores(
         given,
-        TokenShares(given.auth),
+        TokenShares(given.team),
         tenant=lambda _: "",
         gained=lambda *_: None,
         lost=lambda _: None,

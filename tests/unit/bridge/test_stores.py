@@ -21,7 +21,7 @@ def opened(directory: Path, **journal: object) -> Stores:
     )
     return Stores(
         given,
-        TokenShares(given.auth),
+        TokenShares(given.team),
         tenant=lambda _: "",
         gained=lambda *_: None,
         lost=lambda _: None,

@@ -5,13 +5,18 @@ from pathlib import Path
 
 import pytest
 from opentelemetry import metrics
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
+from opentelemetry.sdk.metrics.export import (
+    HistogramDataPoint,
+    InMemoryMetricReader,
+    NumberDataPoint,
+)
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import (
     Counter,
     Counters,
+    Delay,
     Gauge,
     Outcome,
     Refusal,
@@ -21,6 +26,7 @@ from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.prometheus import exposition
 from otel_rl.bridge.telemetry import GaugeValue, SelfMetrics, queue_gauges
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from tests.support.otlp_sink import Sink, serve
@@ -34,6 +40,16 @@ class Collected:
         self.levels: list[GaugeValue] = []
         self._reader = InMemoryMetricReader()
         self.telemetry = SelfMetrics(self.counters, lambda: self.levels, [self._reader])
+
+    def histograms(self) -> list[HistogramDataPoint]:
+        data = self._reader.get_metrics_data()
+        assert data is not None
+        return [
+            point
+            for metric in data.resource_metrics[0].scope_metrics[0].metrics
+            for point in metric.data.data_points
+            if isinstance(point, HistogramDataPoint)
+        ]
 
     def points(self) -> dict[tuple[str, str], float]:
         """By name and first attribute."""
@@ -75,6 +91,23 @@ def test_levels_arrive_with_whose_they_are(collected: Collected) -> None:
         collected.levels.append(GaugeValue(gauge, place, {"rl.experiment.name": "mine"}))
     found = collected.points()
     assert [found[str(gauge), "mine"] for gauge in Gauge] == list(range(len(Gauge)))
+
+
+def test_delays_arrive_in_the_buckets_of_the_page_for_prometheus(collected: Collected) -> None:
+    collected.counters.delayed(Delay.ROW, [-1.0, 0.1, 0.11, 9_000.0], team="red")
+    collected.counters.delayed(Delay.TRACKER, [3.0], team="", tracker="jsonl")
+    row, tracker = collected.histograms()
+    assert (row.attributes, tracker.attributes) == ({"team": "red"}, {"tracker": "jsonl"})
+    assert (row.sum, row.count) == (9_000.21, 4)
+    ((attributes, of),) = collected.counters.delays(Delay.ROW)
+    assert attributes == row.attributes
+    assert of.counts == [*row.bucket_counts] == [2, 1, *[0] * 10, 1]
+    page = exposition(collected.counters, [])
+    start = 'otel_rl_bridge_row_delay_seconds_bucket{team="red",le='
+    counts = [line.split()[1] for line in page.splitlines() if line.startswith(start)]
+    assert counts == ["2", *["3"] * 11, "4"]
+    assert f'{start}"+Inf"}} 4' in page
+    assert 'otel_rl_bridge_tracker_delay_seconds_sum{tracker="jsonl"} 3.0' in page
 
 
 def test_the_global_provider_is_left_alone() -> None:
@@ -149,7 +182,14 @@ def gauges(journal: SqliteJournal, directory: Path) -> dict[tuple[Gauge, str], f
         ],
         Counters().add,
     )
-    found = queue_gauges(journal, Spool(journal), run_store, delivery)
+    found = [
+        *queue_gauges(
+            journal, Spool(journal), run_store, delivery, team=lambda key: f"of {key.experiment}"
+        )
+    ]
+    for one in found:
+        if one.attributes:
+            assert one.attributes["team"] == f"of {one.attributes['rl.experiment.name']}"
     return {(one.gauge, one.attributes.get("rl.experiment.name", "")): one.value for one in found}
 
 

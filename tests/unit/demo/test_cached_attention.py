@@ -19,7 +19,7 @@ def policy() -> Parameters:
 
 @pytest.fixture
 def cache() -> KvCache:
-    return KvCache(limit_tokens=256, block_tokens=4)
+    return KvCache(256)
 
 
 def decode(cache: KvCache, policy: Parameters, *jobs: Job) -> DecodeBatch:
@@ -63,12 +63,10 @@ def test_generation_with_the_cache_equals_the_full_forward_pass(
     assert_equal_to_full_forward(policy, decode(cache, policy, *jobs), jobs)
 
 
-def test_a_group_shares_the_full_blocks_of_its_prompt(cache: KvCache, policy: Parameters) -> None:
+def test_a_group_shares_its_prompt(cache: KvCache, policy: Parameters) -> None:
     decode(cache, policy, job(samples=4))
     assert cache.queried_tokens == 4 * len(PROMPT)
-    blocks = (len(PROMPT) - 1) // cache.block_tokens
-    assert blocks > 0
-    assert cache.hit_tokens == 3 * blocks * cache.block_tokens
+    assert cache.hit_tokens == 3 * 8  # whole blocks of four
 
 
 def test_all_room_comes_back(cache: KvCache, policy: Parameters) -> None:
@@ -77,8 +75,8 @@ def test_all_room_comes_back(cache: KvCache, policy: Parameters) -> None:
 
 
 def test_a_job_that_does_not_fit_says_so(policy: Parameters) -> None:
-    small = KvCache(limit_tokens=20, block_tokens=4)
-    assert not job(samples=4).fits(small)
+    small = KvCache(len(PROMPT) - 1)
+    assert not small.has_room(len(PROMPT))
     with pytest.raises(CacheFull):
         DecodeBatch(small, policy, END, np.random.default_rng(1)).add(job(samples=4))
 
@@ -86,7 +84,7 @@ def test_a_job_that_does_not_fit_says_so(policy: Parameters) -> None:
 def test_a_full_cache_throws_out_the_last_job_and_computes_the_first_as_ever(
     policy: Parameters,
 ) -> None:
-    small = KvCache(limit_tokens=52, block_tokens=4)
+    small = KvCache(30)
     jobs = [job(samples=3), job((1, 3, 3, 8, 8, 9, 4, 5, 6), samples=3)]
     batch = decode(small, policy, *jobs)
     assert batch.preempted == {1}
@@ -95,14 +93,6 @@ def test_a_full_cache_throws_out_the_last_job_and_computes_the_first_as_ever(
     assert again.preempted == set()
     assert_equal_to_full_forward(policy, again, jobs[1:])
     assert small.used_tokens == 0
-
-
-def test_a_cache_can_lose_room_for_good(cache: KvCache, policy: Parameters) -> None:
-    cache.shrink(50)
-    assert cache.limit_tokens == 56
-    assert cache.used_tokens == 0
-    jobs = [job()]
-    assert_equal_to_full_forward(policy, decode(cache, policy, *jobs), jobs)
 
 
 def test_every_completion_ends_with_the_mark_or_at_the_limit(

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from otel_rl.demo.grpo import Batch, Objective, loss_and_gradient
-from otel_rl.demo.transformer import Floats, Parameters, Shape, backward, forward
+from otel_rl.demo.grpo import Batch, loss_and_gradient
+from otel_rl.demo.transformer import Floats, Parameters, Shape, forward
 
 SHAPE = Shape(vocabulary=7, positions=6, width=8, heads=2, layers=2)
-OBJECTIVE = Objective(clip=0.2, kl_weight=0.3)
+OBJECTIVE = {"clip": 0.2, "kl_weight": 0.3}
 
 
 def policy(seed: int) -> Parameters:
@@ -34,11 +34,11 @@ def test_the_hand_written_gradient_of_the_grpo_loss_is_that_of_finite_difference
 
     def loss(flat: Floats) -> float:
         logits, _ = forward(Parameters(SHAPE, flat), samples.tokens)
-        return loss_and_gradient(logits, reference, samples, OBJECTIVE)[0].loss
+        return loss_and_gradient(logits, reference, samples, **OBJECTIVE)[0].loss
 
-    logits, tape = forward(weights, samples.tokens)
-    _, by_logits = loss_and_gradient(logits, reference, samples, OBJECTIVE)
-    by_hand = backward(weights, tape, by_logits).flat
+    logits, backward = forward(weights, samples.tokens)
+    _, by_logits = loss_and_gradient(logits, reference, samples, **OBJECTIVE)
+    by_hand = backward(by_logits).flat
 
     step = 1e-5
     for place in rng.choice(len(weights.flat), 300, replace=False):

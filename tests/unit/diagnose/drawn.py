@@ -19,8 +19,6 @@ from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFac
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.records import WorkerFailure
 
-__all__ = ["Drawn", "Part", "Style", "drawn"]
-
 _NS = 1_000_000_000
 _MAKERS = (("sampler", "unroll"), ("player", "generate_text"), ("gen", "decode"))
 _SCORERS = (("critic_svc", "judge_batch"), ("verifier", "verify"), ("rm", "score_items"))

@@ -14,8 +14,6 @@ from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import GrowingHistory
 from otel_rl.diagnose.result import Diagnosis
 
-__all__ = ["looks"]
-
 _NS = 1_000_000_000
 _EVERY_S = 4.0
 _MOST = 6  # workers of a role

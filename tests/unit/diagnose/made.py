@@ -1,5 +1,6 @@
 """Made-up runs without noise: what stands on which side of a threshold is known exactly."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from otel_rl.diagnose.history.records import (
@@ -10,8 +11,6 @@ from otel_rl.diagnose.history.records import (
     WorkerFacts,
 )
 from otel_rl.diagnose.history.run_history import RunHistory
-
-__all__ = ["AT", "Series", "changed", "made"]
 
 AT = 40
 """The step at which things change."""
@@ -49,7 +48,7 @@ def made(
         rows: By tracker key.
         workers: By tracker key and ``<role>/<index>``.
         spans: Seconds of one, by role, phase and index of the worker.
-        times: How often a phase happens in a step, if not once.
+        times: How often ``<role>/<phase>`` happens in a step, if not once.
         begun: First step of such spans, if not the first of the run.
         waits: Phases in which nothing is done.
         lags: Seconds that exports of a worker take to arrive, always or in each step.
@@ -77,7 +76,7 @@ def made(
                         phase,
                         f"{role}/{index}",
                         phase in waits,
-                        (n := (times or {}).get(phase, 1)),
+                        (n := (times or {}).get(f"{role}/{phase}", 1)),
                         n * of(step),
                         of(step),
                         0,
@@ -102,5 +101,9 @@ def _workers(
 ) -> Mapping[str, Sequence[WorkerFacts]]:
     found: dict[str, list[WorkerFacts]] = {}
     for (key, worker), of in workers.items():
-        found.setdefault(key, []).append(WorkerFacts(worker, None, 1, of(step), 0))
+        value = of(step)
+        one = WorkerFacts(worker, None, 1, value, 0)
+        if math.isnan(value):
+            one = WorkerFacts(worker, step, 0, 0.0, 1)
+        found.setdefault(key, []).append(one)
     return found

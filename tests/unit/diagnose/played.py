@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from exams.first import programs, styles
 from exams.first.effects import Effect, Effects
@@ -14,8 +15,6 @@ from exams.first.requests import arrivals
 from exams.first.styles import Style
 from otel_rl.diagnose.history.run_history import RunHistory
 
-__all__ = ["Played"]
-
 
 class Played:
     """A run.
@@ -23,7 +22,6 @@ class Played:
     Attributes:
         program: As it was drawn, with the steps and the noise asked for.
         made: What happened, as nobody but the simulator knows it.
-        history: As a diagnosis reads it.
     """
 
     def __init__(
@@ -45,12 +43,17 @@ class Played:
         how = styles.drawn(chance, self.program)
         while how.style is not style or stock is how.is_ours:
             how = styles.drawn(chance, self.program)
-        every = Effects(effects(self.program))
-        self.made: Recording = play(self.program, every, has_end_reports=how.is_ours)
+        self._how, self._every = how, Effects(effects(self.program))
+        self._later_s = later_s
+        self.made: Recording = play(self.program, self._every, has_end_reports=how.is_ours)
+
+    @cached_property
+    def history(self) -> RunHistory:
+        """As a diagnosis reads it. The way through the intake takes most of the time."""
         intake = Intake()
         at_ns = 0
-        for at_ns, arrived in arrivals(self.program, how, every, self.made):
+        for at_ns, arrived in arrivals(self.program, self._how, self._every, self.made):
             intake.take(at_ns, arrived)
         if self.made.is_over:
-            intake.take(at_ns + int(later_s * 1e9), ())
-        self.history = RunHistory(intake.records)
+            intake.take(at_ns + int(self._later_s * 1e9), ())
+        return RunHistory(intake.records)

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 
 from otel_rl.records import SpanRecord
 
-__all__ = ["span"]
-
 
 def span(
     name: str,

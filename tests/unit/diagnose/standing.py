@@ -6,8 +6,6 @@ from itertools import count
 from otel_rl.diagnose.history.records import Facts, RowFacts, WorkerFacts
 from otel_rl.records import ExperimentStatus
 
-__all__ = ["hung", "snapshots"]
-
 _NS = 1_000_000_000
 SNAPSHOT_S = 1.0
 

@@ -15,8 +15,6 @@ from otel_rl.semconv.outcomes import Outcome
 from otel_rl.worker.api.learning import batch_figures
 from tests.unit.diagnose.made import made
 
-__all__ = ["Lesson", "lesson"]
-
 OfStep = Callable[[int], float]
 
 

@@ -139,6 +139,31 @@ def test_the_work_is_that_of_the_series_which_tells_it_of_most_steps() -> None:
     assert not diagnose(history).causes
 
 
+@pytest.mark.parametrize(("length", "is_found"), [(2.0, False), (1.0, True)])
+def test_answers_of_each_step_tell_a_change_among_the_steps_of_one_count(
+    length: float, *, is_found: bool
+) -> None:
+    """Tokens are counted over five steps, so their mean changes before the step, and after it."""
+    key, tokens = "trainer/tokens", changed(1_000.0, length * 1_000.0)
+    for last in (AT + 12, AT + 30):
+        history = made(
+            last,
+            rows={"trainer/completion_length": changed(900.0, length * 900.0)},
+            step_s=changed(0.7, 1.2),
+            spans={("trainer", "train", index): changed(0.5, 1.0) for index in range(3)},
+        )
+        counts, numbers, total = Track(), Track(), Track()
+        for step in range(5, last, 5):
+            count = sum(tokens(each) for each in range(step - 5, step))
+            counts.add(step, float(step), count)
+            numbers.add(step, float(step), 1.0)
+            total.add(step, float(step), sum(counts.values))
+        history.rows |= {key: total, f"{key}/rate": total}
+        history.workers[key] = {"trainer/0": counts}
+        history.measurements[key] = {"trainer/0": numbers}
+        assert bool(diagnose(history).causes) == is_found, last
+
+
 def test_work_that_is_slower_in_a_doubled_batch_is_still_a_fault() -> None:
     def both(program: Program) -> Sequence[Effect]:
         return [LargerBatch(SINCE, 2.0), Slower(stage(program), 3.0, SINCE)]

@@ -7,7 +7,7 @@ import pytest
 
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.result import Diagnosis, Kind, Verdict
-from tests.support.slow import slow_after
+from tests.support.slow import examples, slow_after
 from tests.unit.diagnose.drawn import Drawn, Style, drawn
 
 RUNS = 15
@@ -99,7 +99,7 @@ def test_a_run_that_is_over_does_not_hang() -> None:
 def test_nothing_is_said_of_healthy_runs_that_warm_up_and_save(style: Style) -> None:
     told = [
         (seed, cause.words)
-        for seed in range(40)
+        for seed in range(examples(40))
         for cause in diagnosed(drawn(20_000 + seed, style)).causes
     ]
     assert told == []

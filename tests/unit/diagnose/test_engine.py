@@ -13,6 +13,7 @@ from otel_rl.diagnose.render import in_words
 from otel_rl.diagnose.report_json import as_json
 from otel_rl.diagnose.result import Diagnosis, Kind, Verdict
 from otel_rl.records import WorkerFailure
+from tests.support.slow import slow_after
 from tests.unit.diagnose.made import made
 from tests.unit.diagnose.worlds import World, healthy
 
@@ -23,7 +24,7 @@ def said(world: World) -> Diagnosis:
     return diagnose(world.history())
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", slow_after(15, range(60)))
 def test_nothing_is_said_of_a_run_that_learns_on_a_machine_with_slow_moments(seed: int) -> None:
     report = said(healthy(seed))
     assert [(cause.kind, cause.words) for cause in report.causes] == []
@@ -372,7 +373,7 @@ def test_what_was_wrong_for_a_while_is_said_if_it_is_asked_for() -> None:
     assert "over since step" in cause.words
 
 
-@pytest.mark.parametrize("seed", range(60, 90))
+@pytest.mark.parametrize("seed", slow_after(8, range(60, 90)))
 def test_nothing_was_ever_wrong_with_a_healthy_run(seed: int) -> None:
     assert diagnose(healthy(seed).history(), passed=True).causes == []
 

@@ -512,6 +512,9 @@ def test_a_worker_is_slow_since_its_own_first_slow_piece_of_work() -> None:
         history.spans[place][worker] = type(whole)(
             kept, [float(step) for step in kept], [whole.values[step] for step in kept]
         )
+        history.counts[place][worker] = type(whole)(
+            kept, [float(step) for step in kept], [1.0 for _ in kept]
+        )
     assert causes(history)[0] == (Kind.SLOW_GENERATION, "generator/0", 31)
 
 

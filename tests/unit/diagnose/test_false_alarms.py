@@ -11,9 +11,17 @@ SEED = 4610233
 @pytest.mark.parametrize(
     "number",
     [
-        pytest.param(70, id="scorers of a queue begin their next piece when there is one"),
         pytest.param(205, id="a smaller batch makes samples that grow older do so faster"),
-        pytest.param(230, id="who comes last into a collective waits a little longer by chance"),
+        pytest.param(
+            70,
+            id="scorers of a queue begin their next piece when there is one",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            230,
+            id="who comes last into a collective waits a little longer by chance",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_no_cause_is_named_at_any_look(number: int) -> None:

@@ -315,3 +315,46 @@ def test_what_trouble_in_some_steps_costs_is_unknown_if_all_steps_came_at_once(
         for took_s in [4.0 if step in some and index < workers else 1.0]
     ]
     assert causes(RunHistory([Facts(10**9, 0, spans=spans)])) == []
+
+
+def exported(every: int, load_s: Series, generate_s: Series, *, logs: bool = True) -> RunHistory:
+    """Steps of a second, spans without steps: an export has those of several in one record."""
+    facts = []
+    for step in range(60):
+        time_ns = (1_000 + step) * 1_000_000_000
+        rows = [RowFacts(step, time_ns, {"trainer/step_time": 1.0 + load_s(step)})]
+        spans: list[SpanFacts] = []
+        workers: dict[str, list[WorkerFacts]] = {}
+        for phase, of in (("load", load_s), ("rollout", generate_s)):
+            took = [of(step - n) for n in range(every)]
+            for rank in ("trainer/0", "trainer/1"):
+                if step % every == every - 1:
+                    total_s, most_s = sum(took), max(took)
+                    spans.append(
+                        SpanFacts(step, "trainer", phase, rank, False, every, total_s, most_s, 0)
+                    )
+                if logs:
+                    one = WorkerFacts(rank, step, 1, of(step), 0)
+                    workers.setdefault(f"trainer/{phase}_time", []).append(one)
+        lags = [("trainer/0", 0.1), ("trainer/1", 0.1)]
+        facts.append(Facts(time_ns, step, rows, workers=workers, spans=spans, lags=lags))
+    return RunHistory(facts)
+
+
+@pytest.mark.parametrize("logs", [True, False])
+def test_logged_times_tell_what_the_mean_of_many_spans_hides(*, logs: bool) -> None:
+    late = (31, 34, 38, 42, 48, 52, 53)
+    found = causes(
+        exported(5, lambda step: 0.6 if step in late else 0.01, lambda _: 0.4, logs=logs)
+    )
+    assert found == [(Kind.SLOW_DATA, None, late[0])] * logs
+
+
+def test_a_slowdown_after_the_first_third_of_a_short_series_is_no_start() -> None:
+    """The few records before it tell that the first one alone was long."""
+
+    def generate(step: int) -> float:
+        return 1.0 if step < 4 else 0.4 if step < 36 else 0.8
+
+    found = causes(exported(4, lambda _: 0.01, generate, logs=False))
+    assert [one[0] for one in found] == [Kind.SLOW_GENERATION]

@@ -120,6 +120,16 @@ def test_a_worker_of_a_stock_sdk_that_often_has_nothing_to_tell_is_not_frozen() 
     assert "frozen" not in str([one.words for one in diagnose(history, passed=True).causes])
 
 
+def test_a_silence_of_a_stock_sdk_that_is_as_long_as_those_of_its_peers_is_no_freeze() -> None:
+    """Its answers are long by chance, and its SDK sends what has changed alone."""
+    facts = of_stock_sdks(run({"trainer/1"}, goes_on=True))
+    facts[10:26] = [
+        one._replace(lags=[(worker, s) for worker, s in one.lags if worker != "trainer/2"])
+        for one in facts[10:26]
+    ]
+    assert "frozen" not in str(diagnose(RunHistory(facts), passed=True).causes)
+
+
 def test_many_workers_that_are_silent_together_take_little_time() -> None:
     generators = [f"generator/{n}" for n in range(300)]
     facts = []
@@ -141,14 +151,40 @@ def test_a_worker_that_was_replaced_is_a_known_failure_and_not_frozen() -> None:
     assert not diagnose(RunHistory(facts), passed=True).causes
 
 
-def test_a_worker_that_left_in_order_and_came_back_was_not_frozen() -> None:
-    """As one that is moved to another node: the run is slower without it."""
+@pytest.mark.parametrize("told_s", [0, 4])
+def test_a_worker_that_left_in_order_and_came_back_was_not_frozen(told_s: int) -> None:
+    """As one that is moved to another node: the run is slower without it.
+
+    It tells its end in its last export, so rows have it while it is heard.
+    """
     facts = run({"generator/0"}, goes_on=True, stands_s=60)
     for at, one in enumerate(facts):
-        is_away = STEPS <= at < STEPS + 60
+        is_away = STEPS - told_s <= at < STEPS + 60
         row = RowFacts(one.step, one.time_ns, {"service/generator/expected": 0.0 if is_away else 1})
-        facts[at] = one._replace(rows=[row] if at % 5 == 0 else [])
+        facts[at] = one._replace(rows=[row] if at % 2 == 0 else [])
     assert not diagnose(RunHistory(facts), passed=True).causes
+
+
+def test_a_worker_that_left_and_is_back_was_not_frozen_before_a_row_counts_it_again() -> None:
+    """A row of what is expected comes every ten seconds or so."""
+    facts = run({"generator/0"}, goes_on=True)
+    for at, one in enumerate(facts):
+        is_away = STEPS - 1 <= at < STEPS + STANDS_S
+        row = RowFacts(one.step, one.time_ns, {"service/generator/expected": 1.0 if is_away else 2})
+        facts[at] = one._replace(rows=[row] if at < STEPS + STANDS_S else [])
+    seen = facts[: STEPS + STANDS_S + 5]
+    assert not diagnose(RunHistory(seen), passed=True).causes
+
+
+def test_a_worker_that_left_for_good_excuses_no_peer_that_freezes_soon_after() -> None:
+    facts = run({"generator/0"}, goes_on=True)
+    for at, one in enumerate(facts):
+        row = RowFacts(
+            one.step, one.time_ns, {"service/generator/expected": 2.0 if at < STEPS - 2 else 1.0}
+        )
+        facts[at] = one._replace(rows=[row])
+    (cause,) = diagnose(RunHistory(facts), passed=True).causes
+    assert (cause.kind, cause.worker) == (Kind.STALL, "generator/0")
 
 
 def test_in_a_stall_a_silent_worker_is_named_and_not_who_waits_for_it() -> None:

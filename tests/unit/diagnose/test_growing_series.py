@@ -22,7 +22,7 @@ def test_a_series_that_grows_between_looks_is_ordered_as_a_whole_one(
         for value in values:
             grown.add(*value)
         for by_step in (True, False):
-            ordered = sorted(whole, key=lambda one: one[0] if by_step else one[1])
+            ordered = sorted(whole, key=lambda one: one[0] if by_step else (one[1], one[0]))
             expected = Track()
             for value in ordered:
                 expected.add(*value)

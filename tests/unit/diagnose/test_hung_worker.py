@@ -28,17 +28,20 @@ def run(
     is_in: str = "",
     longer_s: float = 0.0,
     dead: Sequence[str] = (),
+    first_s: float = 2.0,
 ) -> RunHistory:
     """Four workers, of which one reports the age of its phase, or of ``is_in``, to no end.
 
-    Meanwhile, a step takes so much longer; dead ones are lost a few steps before.
+    Meanwhile, a step takes so much longer; dead ones are lost a few steps before. What a worker
+    does first takes longer.
     """
     facts = []
     for step in range(STEPS):
         is_stuck = SINCE <= step < until
         spans = [
-            SpanFacts(step, "generator", phase, worker, is_wait, 1, 2.0, 2.0, 0)
+            SpanFacts(step, "generator", phase, worker, is_wait, 1, took_s, took_s, 0)
             for worker in WORKERS
+            for took_s in [2.0 if step else first_s]
             if worker not in stuck or not is_stuck
             if worker not in dead or step < DIES
         ]
@@ -62,6 +65,20 @@ def stalls(history: RunHistory) -> Sequence[Cause]:
 def test_it_is_named_with_its_phase_and_the_step_in_which_it_began() -> None:
     (cause,) = stalls(run())
     assert (cause.worker, cause.phase, cause.since) == (STUCK, "generate", SINCE - 1)
+
+
+def test_what_took_long_as_the_run_began_is_no_bound_of_its_work() -> None:
+    """Kernels are compiled then, and caches are empty."""
+    (cause,) = stalls(run(first_s=40.0))
+    assert (cause.worker, cause.phase) == (STUCK, "generate")
+
+
+@pytest.mark.parametrize(("first_s", "is_told"), [(80.0, False), (60.0, True)])
+def test_a_worker_may_compile_again_for_as_long_as_at_first(
+    first_s: float, *, is_told: bool
+) -> None:
+    """One that was restarted, or that has inputs of another shape. It is in it for 96 s."""
+    assert bool(stalls(run(first_s=first_s))) is is_told
 
 
 def test_it_has_not_been_removed_on_purpose() -> None:
@@ -189,6 +206,7 @@ def once_held_up(
     others_s: float = 0.1,
     role: str = "generator",
     steps: int = STEPS,
+    since: int = SINCE,
 ) -> RunHistory:
     """Steps of 0.25 s, in which all do 0.1 s of work, but some of them longer, once."""
     facts = []
@@ -196,7 +214,7 @@ def once_held_up(
         spans = []
         for worker in WORKERS:
             seconds = 0.1
-            if step == SINCE:
+            if step == since:
                 seconds = took_s if worker in long else others_s
             name = worker.replace("generator", role)
             spans.append(SpanFacts(step, role, "generate", name, False, 1, seconds, seconds, 0))
@@ -234,6 +252,12 @@ def test_half_of_a_role_that_takes_long_is_no_hang_of_one() -> None:
 
 def test_steps_that_are_too_few_tell_no_usual_time() -> None:
     assert not held_up(once_held_up(steps=6))
+
+
+@pytest.mark.parametrize(("since", "is_told"), [(0, False), (SINCE, True)])
+def test_the_first_work_of_a_worker_may_take_long(since: int, *, is_told: bool) -> None:
+    """It compiles what it does, and of several one may take longest."""
+    assert bool(held_up(once_held_up(since=since))) is is_told
 
 
 def test_what_a_worker_hides_while_others_go_on_is_told() -> None:

@@ -110,6 +110,25 @@ def test_who_has_not_done_what_others_have_is_missed_the_sooner_the_steadier_the
     assert found.worker == "learner/1"
 
 
+@pytest.mark.parametrize("held_up_s", [0.1, 0.5])
+def test_where_a_machine_has_held_up_some_work_for_a_moment_it_may_hold_up_any(
+    held_up_s: float,
+) -> None:
+    def at(at_s: int) -> Facts:
+        one = told(at_s, RANK)
+        took_s = held_up_s if one.step == STEPS // 2 else 0.1
+        load = SpanFacts(one.step, "actor", "load", "actor/0", False, 1, took_s, took_s, 0)
+        return one._replace(spans=[*one.spans, load] if at_s % STEP_S == 1 else one.spans)
+
+    def is_told(after_s: int) -> bool:
+        until_s = STEPS * STEP_S + after_s
+        found = diagnose(RunHistory([at(at_s) for at_s in range(until_s + 1)])).causes
+        return Kind.STALL in {one.kind for one in found}
+
+    assert is_told(30) == (held_up_s == 0.1)
+    assert is_told(45)
+
+
 @pytest.mark.parametrize(
     ("more", "age_s", "is_late"), [(1, 19, False), (1, 22, True), (3, 38, False), (3, 42, True)]
 )

@@ -5,9 +5,10 @@ import tracemalloc
 
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import GrowingHistory
+from tests.support.slow import examples
 from tests.unit.diagnose.worlds import World
 
-STEPS = 3_000
+STEPS = examples(3_000)
 SIZES = {"actor": 8, "judge": 2, "learner": 4}
 
 

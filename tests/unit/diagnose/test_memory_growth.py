@@ -11,11 +11,12 @@ from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.render import in_words
 from otel_rl.diagnose.result import Cause, Kind
+from tests.support.slow import examples
 from tests.unit.diagnose.made import Series, made
 
 GIB = float(1 << 30)
 LIMIT = 80 * GIB
-DRAWN, INNOCENT = 60, 180
+DRAWN, INNOCENT = 60, examples(180)
 
 
 def noisy(of: Series, seed: int, sigma: float) -> Series:
@@ -79,12 +80,9 @@ def test_leaks_are_named_with_the_worker_and_about_the_step_at_which_they_do_not
 def test_it_is_told_before_it_happens() -> None:
     for seed in range(20):
         of, _, since, full = leak(seed)
-        told = next(
-            steps
-            for steps in range(since + 12, full + 2)
-            if [*memory_growth(on_a_process(of, steps))]
-        )
-        assert told <= full - 0.2 * (full - since), seed
+        in_time = math.floor(full - 0.2 * (full - since))
+        looks = range(in_time, since + 11, -1)  # the last ones see the longest part of the leak
+        assert any([*memory_growth(on_a_process(of, steps))] for steps in looks), seed
 
 
 @pytest.mark.parametrize("phase", ["", "train", "offload"])
@@ -158,7 +156,7 @@ def test_memory_that_grows_for_a_good_reason_is_no_fault() -> None:
         series = noisy(of(random.Random(f"innocent {seed}")), seed, 0.003)
         on = on_a_process if seed % 2 else on_a_device
         alarms += [(seed, of.__name__) for _ in grown(on(series, 160))]
-    assert len(alarms) <= 3, alarms
+    assert len(alarms) <= INNOCENT // 60, alarms
 
 
 def test_a_buffer_that_is_not_full_yet_explains_it() -> None:

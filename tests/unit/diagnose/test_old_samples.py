@@ -5,6 +5,8 @@ from math import sin
 import pytest
 
 from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts, RowFacts
+from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Kind
 from tests.unit.diagnose.made import AT, Series, made
 
@@ -38,6 +40,18 @@ def test_ages_that_repeat_from_push_to_push_are_compared_by_their_mean() -> None
         return young[step % 4]
 
     assert len(stale(ages, lambda _: 0.001)) == 1
+
+
+@pytest.mark.parametrize("apart", [1, 16])
+def test_the_first_samples_of_a_run_whose_step_numbers_count_updates_are_young(apart: int) -> None:
+    """They are of the first policy: three steps are three, also if they are 48 updates."""
+    ages = [0.0, 0.0, 0.0, *(4.0, 4.0, 2.0, 0.0) * 9]
+    facts = [
+        Facts(at, apart * n, [RowFacts(apart * n, at, {"trainer/sample/age/versions": age})])
+        for n, age in enumerate(ages)
+        for at in [(1_000 + n) * 1_000_000_000]
+    ]
+    assert not diagnose(RunHistory(facts)).causes
 
 
 def test_samples_that_are_older_by_less_than_two_versions_are_of_one_bound() -> None:

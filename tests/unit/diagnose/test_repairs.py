@@ -1,6 +1,7 @@
 """Findings of runs that were not tuned on: each was wrong once."""
 
 import math
+from array import array
 
 import pytest
 
@@ -98,13 +99,13 @@ def test_versions_that_one_role_alone_has_had_are_no_lead_of_it() -> None:
     assert (first.kind, first.role) == (Kind.STALE_POLICY, "generator")
 
 
-def calls(series: int, late: int, *, felt_s: float = 0.0) -> RunHistory:
+def calls(series: int, late: int, *, felt_s: float = 0.0, usual_s: float = 0.02) -> RunHistory:
     """So many callers, of which some wait longer from AT on, while the answer takes as long."""
     workers: dict[tuple[str, str], Series] = {
         ("judge/rpc/server/call/duration/Score", "judge/0"): lambda step: 0.01
     }
     for caller in range(series):
-        waits = changed(0.02, 0.08 if caller < late else 0.02)
+        waits = changed(0.02, 0.08) if caller < late else changed(usual_s, usual_s)
         workers["actor/rpc/client/call/duration/Score", f"actor/{caller}"] = waits
     return made(step_s=changed(1.0, 1.0 + felt_s), workers=workers)
 
@@ -118,6 +119,22 @@ def test_one_odd_series_of_many_is_no_slow_network_unless_steps_feel_it(
 ) -> None:
     kinds = [one.kind for one in diagnose(calls(series, late, felt_s=felt_s)).causes]
     assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
+
+
+@pytest.mark.parametrize(("others_s", "is_told"), [(0.02, True), (0.07, False)])
+def test_a_caller_that_waits_no_longer_than_others_have_to_has_no_slow_way(
+    others_s: float, *, is_told: bool
+) -> None:
+    """The servers' queue is long for one caller, and then for another."""
+    kinds = [one.kind for one in diagnose(calls(8, 1, usual_s=others_s)).causes]
+    assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
+
+
+def test_a_caller_that_is_always_far_away_hides_no_slow_way_of_another() -> None:
+    history = calls(8, 1)
+    far = history.workers["actor/rpc/client/call/duration/Score"]["actor/7"].values
+    far[:] = array("d", [0.07] * len(far))
+    assert [one.worker for one in diagnose(history).causes] == ["actor/0"]
 
 
 @pytest.mark.parametrize(("felt_s", "is_told"), [(0.1, True), (3.0, False)])

@@ -8,7 +8,7 @@ import pytest
 from otel_rl.diagnose.detectors.reward_hacking import held_out_scores
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.result import Kind
+from otel_rl.diagnose.result import Kind, Observed, Verdict
 from tests.unit.diagnose.made import AT, Series, made
 
 REWARD, SCORE = "trainer/reward/mean", "trainer/eval/math/score"
@@ -49,14 +49,40 @@ def test_a_held_out_score_that_falls_while_the_reward_rises_is_told() -> None:
     assert is_hacking({REWARD: EARNED, SCORE: score})
 
 
-def test_answers_that_repeat_themselves_while_the_reward_rises_are_told() -> None:
-    repeats = noisy(lambda step: 0.04 + 0.3 * begun(step), 0.006, "repeats")
-    assert is_hacking({REWARD: EARNED, REPEATED: repeats})
+SIGNS: dict[str, tuple[str, Series]] = {
+    "answers repeat themselves": (
+        REPEATED,
+        noisy(lambda step: 0.04 + 0.3 * begun(step), 0.006, "repeats"),
+    ),
+    "answers become much shorter": (
+        LENGTH,
+        noisy(lambda step: 300 * (1 - 0.8 * begun(step)), 4, "short"),
+    ),
+}
 
 
-def test_answers_that_become_short_while_the_reward_leaps_are_told() -> None:
-    short = noisy(lambda step: 300 * (1 - 0.8 * begun(step)), 4, "short")
-    assert is_hacking({REWARD: EARNED, LENGTH: short})
+@pytest.mark.parametrize(("what", "sign"), SIGNS.items(), ids=SIGNS)
+def test_a_sign_while_the_reward_leaps_is_told_where_a_score_does_not_gain(
+    what: str, sign: tuple[str, Series]
+) -> None:
+    score = noisy(lambda step: 0.4, 0.02, "score")
+    assert is_hacking({REWARD: EARNED, SCORE: score, sign[0]: sign[1]})
+
+
+@pytest.mark.parametrize(("what", "sign"), SIGNS.items(), ids=SIGNS)
+def test_without_a_score_it_cannot_be_told_and_what_was_seen_is(
+    what: str, sign: tuple[str, Series]
+) -> None:
+    found = diagnose(made(rows={REWARD: EARNED, sign[0]: sign[1]}))
+    assert (found.verdict, [*found.causes]) == (Verdict.HEALTHY, [])
+    (one,) = (one for one in found.observations if one.kind is Observed.UNPROVEN_REWARD)
+    assert not one.is_beyond
+    assert one.words.startswith(
+        "cannot tell whether the reward is earned; log a held-out score, or what the reward stands "
+        f"for. Seen: {what} since step "
+    )
+    assert f"({sign[0]} from " in one.words
+    assert f"while {REWARD} went from " in one.words
 
 
 def test_a_score_of_few_evaluations_is_enough() -> None:

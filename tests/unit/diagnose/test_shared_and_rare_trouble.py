@@ -1,6 +1,6 @@
 """Trouble of a whole role, or seen once, and workers that leave: with innocent twins."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import sin
 
 import pytest
@@ -92,6 +92,60 @@ def run_with_evaluations(
         rows = [RowFacts(step, time_ns, {"trainer/iteration/duration": step_s(step)})]
         facts.append(Facts(time_ns, step, rows, spans=spans))
     return RunHistory(facts)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_found"),
+    [((1, 1.8, 2.9, 4.0, 5.2, 6.1), True), ((1, 1.3, 1.7, 2.2, 2.6, 3), False)],
+    ids=["six times", "three times"],
+)
+def test_a_save_that_takes_longer_each_time_is_slow_once_it_takes_far_longer(
+    seconds: Sequence[float], *, is_found: bool
+) -> None:
+    """Of a run with few saves; larger test sets let evaluations grow, too, but not so far."""
+
+    def save_s(step: int) -> float:
+        return 4.0 * seconds[step // 10] if step % 10 == 9 else 0.0
+
+    facts, time_ns = [], 1_000 * S
+    for step in range(60):
+        time_ns += int((4.0 + save_s(step)) * S)
+        spans = [SpanFacts(step, "trainer", "train", "trainer/0", False, 1, 2.0, 2.0, 0)]
+        if took_s := save_s(step):
+            place = step, "trainer", "checkpoint", "trainer/0"
+            spans.append(SpanFacts(*place, False, 1, took_s, took_s, 0))
+        rows = [RowFacts(step, time_ns, {"trainer/iteration/duration": 4.0 + save_s(step)})]
+        facts.append(Facts(time_ns, step, rows, spans=spans))
+    found = diagnose(RunHistory(facts)).causes
+    assert [one.phase for one in found] == ["checkpoint"] * is_found
+
+
+@pytest.mark.parametrize(("longer", "is_found"), [(6.0, False), (1.4, True)])
+def test_evaluations_that_grow_as_answers_get_longer_are_no_fault(
+    longer: float, *, is_found: bool
+) -> None:
+    """Each takes up to six times as long; answers get so many times as long meanwhile."""
+
+    def grown(times: float) -> Series:
+        return lambda step: 1 + (times - 1) * (step // 10) / 5
+
+    def evaluation_s(step: int) -> float:
+        return 4.0 * grown(6.0)(step) if step % 10 == 9 else 0.0
+
+    facts, time_ns = [], 1_000 * S
+    for step in range(60):
+        time_ns += int((4.0 + evaluation_s(step)) * S)
+        spans = [SpanFacts(step, "trainer", "train", "trainer/0", False, 1, 2.0, 2.0, 0)]
+        if took_s := evaluation_s(step):
+            place = step, "trainer", "evaluation", "trainer/0"
+            spans.append(SpanFacts(*place, False, 1, took_s, took_s, 0))
+        values = {
+            "trainer/iteration/duration": 4.0 + evaluation_s(step),
+            "generator/response_length/mean": 400.0 * noisy(1.0, 0.1)(step) * grown(longer)(step),
+        }
+        facts.append(Facts(time_ns, step, [RowFacts(step, time_ns, values)], spans=spans))
+    found = diagnose(RunHistory(facts)).causes
+    assert [one.phase for one in found] == ["evaluation"] * is_found
 
 
 def test_one_long_evaluation_in_a_run_whose_work_takes_long_by_chance_is_no_fault() -> None:
@@ -207,9 +261,8 @@ def test_gen_is_generation(phase: str, work: Work | None) -> None:
 @pytest.mark.parametrize(("calls", "is_found"), [(8, True), (1, False)])
 def test_calls_in_odd_steps_count_as_often_as_they_are_made(calls: int, *, is_found: bool) -> None:
     spans = {("reward", "verify_answers", n): in_steps(ODD, 9.0, noisy(0.05)) for n in range(2)}
-    history = made(
-        step_s=in_steps(ODD, 1.4, noisy(4.0)), spans=spans, times={"verify_answers": calls}
-    )
+    times = {"reward/verify_answers": calls}
+    history = made(step_s=in_steps(ODD, 1.4, noisy(4.0)), spans=spans, times=times)
     assert (Kind.SLOW_REWARD in kinds(history)) == is_found
 
 

@@ -189,6 +189,54 @@ def test_who_told_its_work_in_one_step_less_is_behind_only_if_it_was_the_newest(
     assert (found.worker if found.worker == "reward/1" else None) == behind
 
 
+def test_who_came_last_to_the_last_barrier_did_not_stop_before_the_others() -> None:
+    """It has no wait to tell of; the generators are the ones who stopped, ahead of the steps."""
+    facts = hung(5, 30, 300, phase=None)
+    for step in range(30):
+        last = f"trainer/{step % 3}"
+        spans = [
+            SpanFacts(step, "trainer", phase, rank, phase != "learn", 1, 0.5, 0.5, 0)
+            for rank in ("trainer/0", "trainer/1", "trainer/2")
+            for phase in ("learn", "wait_for_ranks")
+            if (phase, rank) != ("wait_for_ranks", last)
+        ]
+        place = 5 * step + 4
+        facts[place] = facts[place]._replace(spans=spans)
+        made = [
+            SpanFacts(step, "generator", "generate", f"generator/{n}", False, calls, calls, 1.0, 0)
+            for n in range(2)
+            for calls in [2 + (step + n) % 3]
+            if step < 29
+        ]
+        facts[place - 2] = facts[place - 2]._replace(spans=made)
+    (found,) = stalls(facts)
+    assert found.role != "trainer"
+
+
+def test_weights_that_move_every_few_steps_do_not_hide_the_work_of_each_step() -> None:
+    facts = hung(5, 30, 300, phase=None)
+    ranks = ("trainer/0", "trainer/1", "trainer/2")
+    for step in range(30):
+        spans = [
+            SpanFacts(step, "trainer", "learn", rank, False, 1, 0.5, 0.5, 0)
+            for rank in ranks
+            if (step, rank) != (29, "trainer/1")
+        ]
+        if step % 3 == 2 and step < 29:
+            spans += [
+                SpanFacts(step, role, phase, rank, False, 1, 0.1, 0.1, 0)
+                for rank in ranks
+                for role, phase in (("trainer", "push_weights"), ("trainer", "publish_weights"))
+            ]
+            spans.append(
+                SpanFacts(step, "sampler", "pull_weights", "sampler/0", False, 1, 0.1, 0.1, 0)
+            )
+        place = 5 * step + 3
+        facts[place] = facts[place]._replace(spans=spans)
+    (found,) = stalls(facts)
+    assert (found.worker, found.phase) == ("trainer/1", "learn")
+
+
 @pytest.mark.parametrize(("apart", "is_named"), [(2, True), (0, False)])
 def test_the_first_part_of_a_step_is_named_only_if_exports_tell_which_it_is(
     apart: int, *, is_named: bool

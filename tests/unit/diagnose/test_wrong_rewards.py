@@ -10,7 +10,8 @@ import pytest
 from otel_rl.diagnose.classify import Subject, rows_about
 from otel_rl.diagnose.detectors.learning import wrong_rewards
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.run_history import Track
+from otel_rl.diagnose.history.records import Facts, RowFacts
+from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Diagnosis, Kind
 from otel_rl.diagnose.stats.jumps import jump
 from tests.unit.diagnose.made import AT, Series, changed, made
@@ -71,6 +72,21 @@ def test_rewards_of_several_steps_each_rise_for_longer_than_batches_are_mixed(
     for n, value in enumerate(values):
         track.add(apart * n, float(n), value)
     assert (jump(track, mixed=4) is not None) == is_found
+
+
+def test_steps_of_one_export_are_in_order_though_their_rows_were_not() -> None:
+    """An SDK gives the measurements of all steps of an export the time of the export."""
+    facts = []
+    for at in range(0, 60, 2):
+        time_ns = (1_000 + at) * 1_000_000_000
+        rewards = {step: 1.0 if step >= AT else 0.4 + step / 999 for step in (at + 1, at)}
+        rows = [
+            RowFacts(step, time_ns, {"trainer/rewards/mean": mean})
+            for step, mean in rewards.items()
+        ]
+        facts.append(Facts(time_ns, at + 1, rows))
+    (cause,) = diagnose(RunHistory(facts)).causes
+    assert (cause.kind, cause.since) == (Kind.REWARD_BUG, AT)
 
 
 def test_values_of_mixed_batches_lie_between_the_levels() -> None:
@@ -283,6 +299,23 @@ def test_a_spread_of_rewards_that_comes_back_to_where_it_was_is_no_jump(
     }
     found = [cause.kind for cause in diagnose(made(len(values), rows=rows)).causes]
     assert found == [Kind.REWARD_BUG] * is_told
+
+
+@pytest.mark.parametrize(
+    ("mean", "kind"),
+    [(lambda _: 0.0, Kind.REWARD_BUG), (jittered(lambda _: 0.2), Kind.DEAD_GROUPS)],
+    ids=["all rewards", "those of a group"],
+)
+def test_where_all_rewards_are_one_value_it_is_not_the_prompts(mean: Series, kind: Kind) -> None:
+    """Groups have no signal either way; of too hard prompts one and another is still solved."""
+    rows: dict[str, Series] = {
+        "trainer/reward/mean": lambda step: (
+            jittered(lambda _: 0.22)(step) if step < AT else mean(step)
+        ),
+        "trainer/reward/std": lambda step: jittered(lambda _: 0.13)(step) if step < AT else 0.0,
+        "trainer/group/no_signal": jittered(changed(0.1, 0.98)),
+    }
+    assert [cause.kind for cause in diagnose(made(rows=rows)).causes] == [kind]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,6 @@ from otel_rl.diagnose.history.records import (
 )
 from otel_rl.diagnose.history.run_history import RunHistory
 
-__all__ = ["World", "healthy"]
-
 _NS = 1_000_000_000
 
 # (role, phase) to seconds of one, and how many of them a worker does in a step.

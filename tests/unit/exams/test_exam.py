@@ -87,6 +87,12 @@ def test_the_rules_are_examined_with_a_few_cases() -> None:
     assert not any(mark.about["refused"] for mark in marks)
 
 
+def test_a_trainer_that_was_killed_is_named_though_it_waits_for_samples_in_most_steps() -> None:
+    """Those who make samples were heard of for two more reports."""
+    mark = examine(draw(640213, 214), diagnose)
+    assert (mark.right_first, mark.right_worker) == (True, True), mark.said
+
+
 def test_a_case_is_the_same_for_the_same_seed_and_another_for_another() -> None:
     one, again, other = draw(1, 7), draw(1, 7), draw(2, 7)
     assert (one.program, one.how, one.truth) == (again.program, again.how, again.truth)

@@ -28,14 +28,9 @@ def test_every_trouble_begins_within_the_run_and_at_a_worker_that_exists() -> No
         assert all((one.index or 0) < run.program.sizes[one.role] for one in run.troubles)
 
 
-# The programs of the exam report no outcomes, no memory and no digests of weights. These kinds are
-# drawn in test_outcomes, test_memory_growth and test_wrong_weights beside the tests of a diagnosis.
-DRAWN_ELSEWHERE = {
-    Kind.DEAD_GROUPS,
-    Kind.MEMORY_GROWTH,
-    Kind.POISONED_REWARDS,
-    Kind.WRONG_WEIGHTS,
-}
+# The programs of the exam report no outcomes and no digests of weights. These kinds are drawn in
+# test_outcomes and test_wrong_weights beside the tests of a diagnosis.
+DRAWN_ELSEWHERE = {Kind.POISONED_REWARDS, Kind.WRONG_WEIGHTS}
 
 
 def test_every_kind_is_asked_for() -> None:
@@ -82,12 +77,15 @@ def test_a_case_is_played_to_a_bridge_that_sees_its_steps() -> None:
 @pytest.mark.parametrize("seed", slow_after(1, [1, 2]))
 @pytest.mark.parametrize(
     "name",
-    [
-        "async.one_generator_hangs_in_short_steps",
-        "async.one_generates_slowly_in_short_steps",
-        "async.one_generator_hangs_awhile_in_short_steps",
-        "lockstep.rank_frozen_awhile_in_short_steps",
-    ],
+    slow_after(
+        2,
+        [
+            "async.one_generator_hangs_in_short_steps",
+            "lockstep.rank_frozen_awhile_in_short_steps",
+            "async.one_generates_slowly_in_short_steps",
+            "async.one_generator_hangs_awhile_in_short_steps",
+        ],
+    ),
 )
 def test_a_worker_in_trouble_is_named_in_steps_of_a_quarter_second(name: str, seed: int) -> None:
     run = draw(_named(name), seed)
@@ -113,3 +111,23 @@ def test_silence_about_a_sick_run_is_wrong() -> None:
 def test_a_healthy_run_is_right_without_a_cause() -> None:
     run = draw(_named("async.plain"), 1)
     assert judged(run, [Look(100.0, 70, _diagnosis(Verdict.CANNOT_TELL))], 0.0).is_right
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        ("async.all_generators_hang", 730512),  # the trainers wait for samples
+        ("async.all_generators_hang", 12),  # the buffer has nothing to tell
+        ("async.scorers_hang", 12),  # no weights are pushed any more
+    ],
+)
+def test_who_only_waits_for_samples_is_not_named_when_their_makers_hang(
+    name: str, seed: int
+) -> None:
+    mark, looks, _ = examined(draw(_named(name), seed))
+    assert mark.is_right, looks[-1].said.causes
+
+
+def test_a_scorer_that_is_called_often_in_a_step_is_named_and_not_its_callers() -> None:
+    mark, looks, _ = examined(draw(_named("lockstep.one_scorer_slow"), 730512))
+    assert mark.is_right, looks[-1].said.causes

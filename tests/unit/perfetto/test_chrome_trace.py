@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace
+from otel_rl.perfetto import Counter, TraceSummary, of_steps, set_back, write_trace
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.spec import STEP_SPAN
 from tests.support.traces import BEGUN_NS, MS, span, steps_of_a_run
@@ -31,10 +31,10 @@ def written(
     steps: tuple[int, int] | None = None,
 ) -> tuple[list[dict[str, Any]], TraceSummary]:
     file = io.BytesIO()
-    with SpanTable() as table:
-        table.add(spans)
-        assert steps is None or table.select(*steps)
-        summary = write_trace(file, table, names=NAMES, counters=counters)
+    kept = [*spans]
+    if steps is not None:
+        kept = of_steps(kept, *steps)
+    summary = write_trace(file, kept, names=NAMES, counters=counters)
     trace = json.loads(file.getvalue())
     assert trace["displayTimeUnit"] == "ms"
     return trace["traceEvents"], summary
@@ -63,11 +63,6 @@ def test_times_are_exact_to_the_nanosecond() -> None:
     first, later = of_kind(events, "X")
     assert (first["ts"], first["dur"]) == (0, 0.001)
     assert (round(later["ts"] * 1000), later["dur"]) == (10**15 + 1, 1.001)
-
-
-def test_a_span_that_came_twice_is_there_once() -> None:
-    events, _ = written([span("one", 5, 9), span("one", 5, 9)])
-    assert len(of_kind(events, "X")) == 1
 
 
 def test_processes_are_workers_in_order_and_lanes_have_names() -> None:
@@ -121,9 +116,7 @@ def test_a_sample_that_began_after_its_step_by_another_clock_has_no_flow() -> No
 )
 def test_a_name_is_data_whatever_it_holds(name: str) -> None:
     file = io.BytesIO()
-    with SpanTable() as table:
-        table.add([span(f"{name}#", 0, 9, worker="a-0")])
-        write_trace(file, table, names={"a-0": name or "a"})
+    write_trace(file, [span(f"{name}#", 0, 9, worker="a-0")], names={"a-0": name or "a"})
     assert b"\x1b" not in file.getvalue()
     events = json.loads(file.getvalue())["traceEvents"]
     assert of_kind(events, "X")[0]["name"] == (name or "#")
@@ -138,10 +131,8 @@ def test_a_value_that_is_no_number_is_left_out() -> None:
 def test_values_of_a_replaced_worker_are_with_the_process_of_their_time() -> None:
     spans = [span("a", 0, 10, worker="old"), span("b", 20, 40, worker="new")]
     file = io.BytesIO()
-    with SpanTable() as table:
-        table.add(spans)
-        counters = [Counter("w/0", "x", time_ns, 1.0) for time_ns in (5, 15, 30)]
-        write_trace(file, table, names={"old": "w/0", "new": "w/0"}, counters=counters)
+    counters = [Counter("w/0", "x", time_ns, 1.0) for time_ns in (5, 15, 30)]
+    write_trace(file, spans, names={"old": "w/0", "new": "w/0"}, counters=counters)
     events = json.loads(file.getvalue())["traceEvents"]
     assert [event["pid"] for event in of_kind(events, "C")] == [1, 1, 2]
 
@@ -178,8 +169,6 @@ def test_what_is_between_two_parts_of_one_step_belongs_to_it() -> None:
 
 
 def test_clocks_that_differ_are_set() -> None:
-    with SpanTable() as table:
-        table.add([span("a", 100, 110, host="one"), span("b", 200, 210, worker="g-0", host="two")])
-        table.set_back("two", 95)
-        begun = [(worker.worker, worker.start_ns) for worker in table.workers()]
-        assert begun == [("trainer-0", 100), ("g-0", 105)]
+    spans = [span("a", 100, 110, host="one"), span("b", 200, 210, worker="g-0", host="two")]
+    times = [(one.start_ns, one.end_ns) for one in set_back(spans, {"two": 95})]
+    assert times == [(100, 110), (105, 115)]

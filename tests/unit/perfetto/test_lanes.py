@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.perfetto.chrome_trace import Lanes
+from otel_rl.perfetto import Lanes
 
 STEP, WAIT, TRAIN, PARENT, CHILD, LONG, SHORT = range(7)
 

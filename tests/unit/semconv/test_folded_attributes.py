@@ -1,6 +1,6 @@
 """Which attributes of a metric are part of a key."""
 
-from otel_rl.semconv.folded_attributes import fold
+from otel_rl.semconv.foreign import fold
 
 
 def test_span_metrics_of_two_starts_of_a_collector_have_one_key() -> None:

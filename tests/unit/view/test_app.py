@@ -4,14 +4,16 @@ import asyncio
 import gzip
 import importlib.resources
 import re
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from otel_rl.bridge.receive.tokens import AuthSettings, Tokens
+from otel_rl.bridge.receive.tokens import TeamSettings, Tokens
 from otel_rl.view.access import Access
 from otel_rl.view.app import PageRoutes
 from otel_rl.view.pages import Answer, Question
@@ -25,7 +27,12 @@ class Served:
     """A server of the page whose answers are what was asked."""
 
     def __init__(
-        self, *, token: bool = False, host: str = "127.0.0.1", is_behind_proxy: bool = False
+        self,
+        *,
+        token: bool = False,
+        host: str = "127.0.0.1",
+        is_behind_proxy: bool = False,
+        teams: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.asked: list[Question] = []
         given: list[dict[str, Any]] = [
@@ -35,7 +42,8 @@ class Served:
                 "sha256": [_DIGEST],
             }
         ]
-        tokens = Tokens(AuthSettings.model_validate({"tokens": given if token else []}))
+        teams = teams or (given if token else ())
+        self.tokens = tokens = Tokens([TeamSettings.model_validate(one) for one in teams])
         access = Access(tokens.grant, tokens.are_needed, host, is_behind_proxy)
         self.page = PageRoutes(self._answer, access, "otel-rl view here")
         app = Starlette(routes=[*self.page.routes()])
@@ -56,7 +64,7 @@ def test_an_answer_is_compressed_for_those_who_accept_it(accepted: str) -> None:
     assert ("content-encoding" in answer.headers) == ("gzip" in accepted)
 
 
-PATHS = ["/", "/static/page.css", "/static/main.js", "/api/runs", "/api/nothing"]
+PATHS = ["/", "/static/page.css", "/static/plotly.js", "/api/runs", "/api/nothing"]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -87,7 +95,7 @@ def test_code_of_others_is_as_its_packages_have_it() -> None:
     static = importlib.resources.files("otel_rl.view") / "static"
     told = (static / "VENDORED.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w+\.js) \|.*\]\((.*?)\).*\| ([0-9a-f]{64}) \|$", told, re.MULTILINE)
-    assert len(rows) == 3
+    assert len(rows) == 4
     for name, licence, digest in rows:
         assert sha256((static / name).read_bytes()).hexdigest() == digest
         assert (static / licence).is_file()
@@ -161,6 +169,24 @@ def test_a_form_has_a_bound() -> None:
 
 
 # Events
+
+
+def test_events_are_those_of_the_reader_s_experiments_until_its_token_is_gone(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    team = {"name": "team", "experiments": ["grpo*"], "file": file}
+    served = Served(teams=[team])
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    with served.client.stream("GET", "/api/events", headers=headers) as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == 'data: {"revision":"1"}'
+        assert served.asked == [Question("revision", {}, ("grpo*",))]
+        file.write_text("another-that-nobody-guesses")
+        served.tokens.read_again()
+        assert not [line for line in lines if line.startswith(("event", "data"))]
 
 
 def test_events_tell_of_a_change_and_end_with_the_server() -> None:

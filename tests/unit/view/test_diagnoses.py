@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.diagnosis.histories import MemoryBound
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.places import JournalPlace
-from otel_rl.records import ExperimentStatus
+from otel_rl.errors import ConfigError
+from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.view.journals import Journals
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
 from tests.support.view_runs import GRPO, T0, LookedAt, write_run
@@ -52,6 +54,48 @@ def test_a_long_history_is_read_in_parts_and_then_diagnosed(journals: Journals) 
             continue
         break
     assert (told["steps"], told["causes"][0]["worker"]) == ([1, STEPS], "trainer/2")
+
+
+def test_histories_that_are_too_large_together_are_refused_and_not_read_for_ever(
+    journals: Journals, tmp_path: Path
+) -> None:
+    """While one is read, another one is dropped; each of them alone has room."""
+    write_run(tmp_path, replace(RUN, key=ExperimentKey("grpo", "2")))
+    both = [journals.named("grpo/1"), journals.named("grpo/2")]
+    one = MemoryBound(1 << 30)
+    Diagnoses(every_s=0, budget_s=60, bound=one).histories(both[:1])
+    bound = MemoryBound(int(1.5 * one.used_bytes))
+    diagnoses, told = Diagnoses(every_s=0, budget_s=0, bound=bound), list[str]()
+    for _ in range(10 * STEPS):
+        try:
+            diagnoses.histories(both)
+        except Unread:
+            continue
+        except ConfigError as exc:
+            told.append(str(exc))
+            break
+    opened = Opened(journals)
+    with pytest.raises(ConfigError, match="otel-rl compare"):
+        diagnoses.histories([opened.found, both[1]])
+    assert (len(told), opened.times) == (1, 0)  # who asks again is refused without reading
+    assert len(Diagnoses(every_s=0, budget_s=60, bound=bound).histories(both[:1])) == 1
+
+
+def test_a_run_that_was_begun_anew_is_as_large_as_it_is_now(
+    journals: Journals, tmp_path: Path
+) -> None:
+    """And not refused for what was deleted under its id."""
+    old, bound = journals.named(str(GRPO)), MemoryBound(1 << 30)
+    Diagnoses(every_s=0, budget_s=60, bound=bound).histories([old])
+    diagnoses = Diagnoses(every_s=0, budget_s=60, bound=MemoryBound(bound.used_bytes // 2))
+    with pytest.raises(ConfigError, match="otel-rl compare"):
+        diagnoses.histories([old])
+    write_run(tmp_path / "anew", replace(RUN, steps=5))
+    with closing(Journals(JournalPlace(tmp_path / "anew", None, 1 << 30))) as there:
+        new = there.named(str(GRPO))
+        new = new._replace(run=replace(new.run, begun_ns=old.run.begun_ns + 1))
+        assert new.id == old.id
+        assert len(diagnoses.histories([new])) == 1
 
 
 def test_a_run_that_has_ended_is_diagnosed_once_for_each_question(journals: Journals) -> None:

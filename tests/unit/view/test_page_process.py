@@ -20,8 +20,7 @@ def test_a_question_that_the_process_could_not_answer_is_counted_and_the_process
 
     def answer() -> None:
         theirs.recv_bytes()
-        theirs.send_bytes(orjson.dumps([status, "application/json", ""]))
-        theirs.send_bytes(b"{}")
+        theirs.send_bytes(orjson.dumps([status, "application/json", ""]) + b"\n{}")
 
     counted: list[bool] = []
     page = BridgePage(BridgeSettings())
@@ -31,13 +30,13 @@ def test_a_question_that_the_process_could_not_answer_is_counted_and_the_process
         host="127.0.0.1",
         count_failure=lambda: counted.append(True),
     )
-    page._channel = ours
+    page._process._channel = ours
     process = threading.Thread(target=answer)
     process.start()
     try:
         answered = asyncio.run(page._ask(Question("runs")))
         assert (answered.status, answered.body, len(counted)) == (status, b"{}", failures)
-        assert page._channel is ours
+        assert page._process._channel is ours
     finally:
         process.join()
         page.stop()

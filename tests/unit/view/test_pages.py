@@ -32,8 +32,8 @@ from otel_rl.view import pages
 from otel_rl.view.journals import Journals
 from otel_rl.view.pages import Answer, Pages, Question
 from otel_rl.view.parts import log as log_part
-from otel_rl.view.parts import overview, run_results
-from otel_rl.view.parts.run_results import RunResults
+from otel_rl.view.parts import overview
+from otel_rl.view.parts.overview import RunResults
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, gpu, start_ns, step
 from tests.support.view_runs import HOSTILE, MEASURED, T0, LookedAt, S, write_run
 
@@ -87,6 +87,45 @@ def test_the_list_has_state_step_and_reward(looked: Looked) -> None:
     assert run["shown"]["last"] == pytest.approx(0.95)
 
 
+def test_two_sides_are_compared_once_while_nothing_is_new(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(looked.directory, LookedAt(ExperimentKey("grpo", "2"), steps=60, workers=2))
+    write_run(looked.directory, LookedAt(ExperimentKey("grpo", "3"), steps=60, slow=1, workers=2))
+    ids = {side: run_id("grpo", trial) for side, trial in (("a", "2"), ("b", "3"))}
+    found = looked.get("compare", **ids)
+    assert (found["a"], found["b"], found["by"]) == (["grpo/2"], ["grpo/3"], "step")
+    assert [one["is_sure"] for one in found["measures"] if one["name"] == "time_per_step"] == [True]
+    monkeypatch.setattr(pages, "Sides", None)
+    assert looked.get("compare", **ids) == found
+
+
+@pytest.mark.parametrize("query", [{}, {"a": RUN}, {"a": RUN, "b": "nothing"}])
+def test_a_side_without_a_run_is_not_compared(looked: Looked, query: Mapping[str, str]) -> None:
+    assert looked.ask("compare", **query).status == 404
+
+
+def test_many_runs_are_compared_by_the_command_and_not_by_the_page(looked: Looked) -> None:
+    """One question holds up all readers of the page."""
+    many = ".".join([RUN] * 17)
+    answer = looked.ask("compare", a=many, b=RUN)
+    assert answer.status == 400
+    assert "otel-rl compare" in json.loads(answer.body)["error"]
+
+
+def test_a_measure_that_is_not_there_is_a_mistake_of_who_asks(looked: Looked) -> None:
+    while looked.get("compare", a=RUN, b=RUN)["read"] < 1:
+        pass
+    answer = looked.ask("compare", a=RUN, b=RUN, by="nothing")
+    assert answer.status == 400
+    assert "nothing" in json.loads(answer.body)["error"]
+
+
+def test_runs_that_a_reader_may_not_see_are_not_compared(looked: Looked) -> None:
+    question = Question("compare", {"a": RUN, "b": RUN}, ["other"])
+    assert looked.pages.answer(question).status == 404
+
+
 def test_of_ended_runs_far_down_the_list_no_state_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +159,7 @@ def test_rewards_far_down_the_list_are_read_bit_by_bit_and_once(
     whole = looked.get("results")
     assert whole["unread"] == 0
     assert [one["shown"]["last"] for one in whole["runs"].values()] == 3 * [0.5]
-    monkeypatch.setattr(run_results, "read_named_keys", None)  # would fail
+    monkeypatch.setattr(overview, "read_named_keys", None)  # would fail
     assert looked.get("results") == whole
 
 
@@ -182,6 +221,22 @@ def test_the_revision_changes_with_a_run(tmp_path: Path) -> None:
     assert looked.get("revision") != before
 
 
+def test_the_revision_of_a_reader_tells_nothing_of_other_teams_runs(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(ExperimentKey("ours")))
+    looked = Looked(tmp_path)
+
+    def revision(*experiments: str) -> bytes:
+        return looked.pages.answer(Question("revision", {}, experiments)).body
+
+    before, of_none = revision("our*"), revision("nobody")
+    write_run(tmp_path, LookedAt(ExperimentKey("theirs")), now_ns=T0 + S)
+    assert revision("our*") == before
+    assert revision("nobody") == of_none
+    assert revision("their*") != of_none
+    write_run(tmp_path, LookedAt(ExperimentKey("ours", "again")), now_ns=T0 + S)
+    assert revision("our*") != before
+
+
 @pytest.mark.parametrize("directory", ["", "beside"])
 def test_the_revision_changes_with_a_run_of_a_bridge_whose_clock_is_behind(
     tmp_path: Path, directory: str
@@ -214,8 +269,8 @@ def test_what_is_not_there_is_404(looked: Looked, path: str) -> None:
 
 
 def test_a_parameter_that_is_no_number_is_400(looked: Looked) -> None:
-    assert looked.ask(f"runs/{RUN}/workers", first="much").status == 400
-    assert looked.ask(f"runs/{RUN}/workers", first="inf").status == 400
+    assert looked.ask(f"runs/{RUN}/timeline", first="much").status == 400
+    assert looked.ask(f"runs/{RUN}/timeline", first="inf").status == 400
 
 
 def test_a_question_that_fails_unforeseen_is_500_and_logged_and_others_are_answered(
@@ -419,9 +474,9 @@ def test_without_phases_the_measurement_that_a_worker_has_odd_is_shown(
 
 def test_measurements_of_many_steps_and_workers_are_bounded(tmp_path: Path) -> None:
     write_run(tmp_path, LookedAt(workers=300, steps=500, slow=7, has_phases=False))
-    found = Looked(tmp_path).get(f"runs/{RUN}/workers", first="10", last="499")["deviations"]
+    found = Looked(tmp_path).get(f"runs/{RUN}/workers")["deviations"]
     assert (len(found["workers"]), found["left_out"], found["width"]) == (200, 100, 3)
-    assert (found["steps"][0], len(found["steps"])) == (10, 164)
+    assert (found["steps"][0], len(found["steps"])) == (1, 167)
     assert min(found["deviations"][found["workers"].index("trainer/7")]) > 2
 
 

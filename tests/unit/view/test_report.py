@@ -1,21 +1,25 @@
 """A report is one file that needs nothing else."""
 
-import gzip
+import asyncio
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from starlette.applications import Starlette
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.receive.tokens import Grant
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from otel_rl.view import pages
+from otel_rl.view.access import Access
+from otel_rl.view.app import PageRoutes
 from otel_rl.view.pages import Answer, Pages, Question
-from otel_rl.view.report import CAUSES, report_html, report_steps
-from otel_rl.view.report_jobs import UNFINISHED, ReportJobs
+from otel_rl.view.report import CAUSES, report_answers, report_html
 from tests.support.view_runs import HOSTILE, T0, LookedAt, write_run
 
 
@@ -80,66 +84,13 @@ def test_a_run_that_is_not_there_has_no_report(tmp_path: Path) -> None:
         report(tmp_path, "none")
 
 
-def asked(jobs: ReportJobs, question: Question) -> Answer:
-    """Ask until the report is made."""
-    while (answer := jobs.answer(question)).status == UNFINISHED:
-        pass
-    return answer
-
-
-def test_the_page_gives_a_report_to_those_who_may_see_the_run(tmp_path: Path) -> None:
-    write_run(tmp_path, LookedAt())
-    run = run_id("grpo", "1")
-    jobs = ReportJobs(Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0))
-    found = asked(jobs, Question(f"runs/{run}/report", {}, ["grpo"]))
-    assert (found.status, found.media, found.encoding) == (200, "text/html", "gzip")
-    assert gzip.decompress(found.body).decode() == report(tmp_path, run)
-    assert jobs.answer(Question(f"runs/{run}/report", {}, ["other"])).status == 404
-    assert jobs.answer(Question("runs/none/report")).status == 404
-    assert jobs.answer(Question("runs")).media == "application/json"
-
-
-def test_a_report_that_cannot_be_made_is_told_to_its_asker_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A mistake of the builder ends neither the server nor the report of another reader."""
-    write_run(tmp_path, LookedAt())
-    jobs = ReportJobs(Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0))
-    broken, sound = (
-        Question(f"runs/{run_id('grpo', '1')}/report", {"ticket": ticket}) for ticket in "ab"
-    )
-    assert jobs.answer(sound).status == UNFINISHED
-    assert jobs.answer(broken).status == UNFINISHED
-    with monkeypatch.context() as patched:
-        patched.setattr(pages, "_read_so_far", lambda _progress: {"read": "all"})
-        answer = asked(jobs, broken)
-    assert answer.status == 500
-    assert "TypeError" in json.loads(answer.body)["error"]
-    assert "Traceback" in caplog.text
-    assert asked(jobs, sound).status == 200
-
-
-def test_a_report_waits_for_the_history_and_holds_up_no_other_question(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_run(tmp_path, LookedAt())
-    run = run_id("grpo", "1")
-    jobs = ReportJobs(Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0))
-    question = Question(f"runs/{run}/report", {"ticket": "a"})
-    with monkeypatch.context() as patched:
-        patched.setattr(pages, "_read_so_far", lambda _progress: {"read": 0.5})
-        for _ in range(20):
-            assert jobs.answer(question).status == UNFINISHED
-            assert jobs.answer(Question("runs")).status == 200
-    assert asked(jobs, question).status == 200
-
-
 def test_a_part_whose_history_has_left_the_memory_is_asked_for_again(tmp_path: Path) -> None:
     write_run(tmp_path, LookedAt())
     pages = Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0)
-    steps = report_steps(run_id("grpo", "1"))
-    question, asked_before, html = next(steps), set[str](), ""
-    while not html:
+    steps = report_answers(run_id("grpo", "1"))
+    question, asked_before = next(steps), set[str]()
+    answers: dict[str, Any] = {}
+    while not answers:
         answer = pages.answer(question)
         if question.path not in asked_before and question.path.endswith(("panel", "health")):
             answer = Answer(200, json.dumps({"read": 0.1}).encode())
@@ -147,17 +98,73 @@ def test_a_part_whose_history_has_left_the_memory_is_asked_for_again(tmp_path: P
         try:
             question = steps.send(answer)
         except StopIteration as end:
-            html = end.value
-    answers = answers_of(html)
+            answers = end.value
     assert {found.get("read", 1) for found in answers.values() if isinstance(found, dict)} == {1}
 
 
-def test_reports_that_are_made_at_once_are_bounded(tmp_path: Path) -> None:
+class Server:
+    """Of reports; histories are half read until ``is_read`` is set."""
+
+    def __init__(self, directory: Path, *experiments: str) -> None:
+        self._pages = Pages(BridgeSettings(data=directory), clock_ns=lambda: T0)
+        grant = Grant("", experiments) if experiments else None
+        access = Access(lambda _: grant, grant is not None, "127.0.0.1")
+        app = Starlette(routes=[*PageRoutes(self._ask, access).routes()])
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
+        self.is_read = True
+        self.is_busy = asyncio.Event()  # several reports have asked several times
+        self._asked = 0
+
+    async def get(self, path: str) -> httpx.Response:
+        return await self._client.get(f"/api/{path}")
+
+    async def _ask(self, question: Question) -> Answer:
+        await asyncio.sleep(0)
+        self._asked += 1
+        if self._asked == 40:
+            self.is_busy.set()
+        answer = self._pages.answer(question)
+        is_half_read = question.path.endswith("/overview") and not self.is_read
+        return Answer(200, b'{"read":0.5}') if is_half_read else answer
+
+
+def test_the_page_gives_a_report_to_those_who_may_see_the_run(tmp_path: Path) -> None:
     write_run(tmp_path, LookedAt())
-    now_s = 0.0
-    jobs = ReportJobs(Pages(BridgeSettings(data=tmp_path)), clock_s=lambda: now_s)
-    path = f"runs/{run_id('grpo', '1')}/report"
-    questions = [Question(path, {"ticket": ticket}) for ticket in "abcde"]
-    assert [jobs.answer(one).status for one in questions] == [*[UNFINISHED] * 4, 503]
-    now_s = 61.0
-    assert jobs.answer(questions[-1]).status == UNFINISHED
+    run = run_id("grpo", "1")
+    found = asyncio.run(Server(tmp_path, "grpo").get(f"runs/{run}/report"))
+    assert (found.status_code, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert found.text == report(tmp_path, run)
+    assert asyncio.run(Server(tmp_path, "other").get(f"runs/{run}/report")).status_code == 404
+    assert asyncio.run(Server(tmp_path).get("runs/none/report")).status_code == 404
+
+
+def test_a_mistake_in_a_report_is_told_to_its_asker_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path, LookedAt())
+    server, path = Server(tmp_path), f"runs/{run_id('grpo', '1')}/report"
+    with monkeypatch.context() as patched:
+        patched.setattr(pages, "_read_so_far", lambda _progress: {"read": "all"})
+        assert asyncio.run(server.get(path)).status_code == 500
+    assert asyncio.run(server.get(path)).status_code == 200
+
+
+def test_reports_wait_for_the_history_hold_up_no_other_question_and_are_bounded(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path, LookedAt())
+    server, path = Server(tmp_path), f"runs/{run_id('grpo', '1')}/report"
+
+    async def several() -> None:
+        server.is_read = False
+        reports = [asyncio.create_task(server.get(path)) for _ in range(4)]
+        await server.is_busy.wait()
+        assert (await server.get("runs")).status_code == 200
+        assert (await server.get(path)).status_code == 503
+        assert not any(one.done() for one in reports)
+        server.is_read = True
+        assert [(await one).status_code for one in reports] == [200] * 4
+        assert (await server.get(path)).status_code == 200
+
+    asyncio.run(several())

@@ -13,19 +13,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.delivery.tracker import parse_options
+from otel_rl.bridge.private_files import read_secret
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import redacted
-
-__all__ = [
-    "OWN_RUN",
-    "Account",
-    "WandbSettings",
-    "find_account",
-    "is_disabled",
-    "without_key",
-    "writer_environment",
-]
 
 OWN_RUN = "{init}"
 """Value of the setting ``attach``: the run that the program's own ``wandb.init`` begins."""
@@ -76,25 +67,29 @@ class WandbSettings:
 
     Attributes:
         mode: ``online``, ``offline``, ``keyed`` (online with a key), or ``auto``: ``WANDB_MODE``,
-            else online with a key. ``{mode}`` is what the program names, else ``auto``.
-        project: Project of the runs. Empty for ``WANDB_PROJECT``, else ``otel_rl``. ``{project}``
-            in it is what the program names, else these.
-        entity: Account or team of the runs. Empty for ``WANDB_ENTITY``, else the default entity of
-            the key. ``{entity}`` in it is what the program names, else these.
-        name: Name of each run. Empty for what the program names, else experiment and trial.
+            else online with a key. ``{mode}`` stands for what the program names, else ``auto``.
+        project: Project of the runs. Empty for ``WANDB_PROJECT``, else ``otel_rl``. In it,
+            ``{project}`` stands for what the program names, else for these defaults;
+            ``{experiment}`` stands for the experiment, with ``-`` for characters that a project's
+            name may not have.
+        entity: Account or team of the runs. Empty for ``WANDB_ENTITY``, else the key's default
+            entity. In it, ``{entity}`` stands for what the program names, else for these defaults.
+        name: Name of each run. Empty for the program's name of the run, else experiment and trial.
         attach: Run to join, ``[[ENTITY/]PROJECT/]RUN_ID``, which may hold ``{experiment}`` and
             ``{trial}``. ``{init}`` stands for the run that the program's ``wandb.init`` begins:
             rows wait for it. Empty for ``WANDB_RUN_ID`` if ``WANDB_MODE`` is ``shared``.
-        base_url: Address of the server. Empty for ``WANDB_BASE_URL``, else that of ``wandb login``,
-            else the public one.
+        key_file: File with the API key, readable by its owner and group only; it is read at each
+            opening. Empty for ``WANDB_API_KEY``, else the key of ``wandb login``.
+        base_url: Address of the server. Empty for ``WANDB_BASE_URL``, else the address of ``wandb
+            login``, else the public server.
         init_timeout_s: Seconds to create or resume the run.
         finish_timeout_s: Seconds to upload the rest when the run ends.
-        stall_timeout_s: Seconds without a new row until the run is reopened.
+        stall_timeout_s: Seconds without a new row after which the run is reopened.
         transmit_interval_s: Whole seconds between uploads; 0 for W&B's 15 s.
-        settle_s: Seconds without a change after a crash, until an attached run is joined.
+        settle_s: Seconds without a change after which an attached run is joined, after a crash.
         system_panels: Whether GPUs and hosts are in System panels.
-        attempt_axes: Whether charts of a run that went back have the axis ``step/attempt_<n>``, and
-            not ``step``.
+        attempt_axes: Whether charts of a run that went back have the axis ``step/attempt_<n>``
+            instead of ``step``.
     """
 
     mode: str = "auto"
@@ -102,6 +97,7 @@ class WandbSettings:
     entity: str = ""
     name: str = ""
     attach: str = ""
+    key_file: str = ""
     base_url: str = ""
     init_timeout_s: float = 60.0
     finish_timeout_s: float = 120.0
@@ -116,7 +112,7 @@ class WandbSettings:
         """Read the attributes of a run.
 
         Raises:
-            ConfigError: An unknown name or a value of the wrong type.
+            ConfigError: An option's name is unknown, or its value has the wrong type.
         """
         return parse_options("wandb", cls, attributes, secret_hint=_KEY_HINT)
 
@@ -126,12 +122,12 @@ class Account:
     """Destination and credentials. ``api_key`` is empty offline and never shown.
 
     Attributes:
-        online: Whether rows go to the server; otherwise into a file for ``wandb sync``.
+        online: Whether rows go to the server; otherwise they go into a file for ``wandb sync``.
         base_url: URL of the server's API, without a slash at the end.
         entity: The W&B team or user, or empty for the key's default.
         verify_tls: Whether the server's certificate must be trusted.
-        attached_run: The run of another process to join; empty for one of the bridge's own,
-            ``{init}`` where it is not known yet.
+        attached_run: The run of another process to join; empty for a run of the bridge's own,
+            ``{init}`` where the run is not known yet.
     """
 
     online: bool
@@ -153,15 +149,15 @@ def find_account(
     key: ExperimentKey | None = None,
     own_run: str | None = None,
 ) -> Account:
-    """Resolve the settings, the environment and the files of ``wandb login``.
+    """Resolve settings, environment and the files of ``wandb login`` into an account.
 
     Args:
         key: The run, or None for any: ``attached_run`` may then have placeholders.
-        own_run: Path of the run that the program has made, for ``attach={init}``; empty if that
+        own_run: Path of the run that the program has made, for ``attach={init}``; empty if that run
             cannot be joined, None as long as it is unknown.
 
     Raises:
-        ConfigError: They contradict each other or cannot work.
+        ConfigError: The settings contradict each other or cannot work.
     """
     login = _login_file(environ)
     base_url = (
@@ -174,7 +170,7 @@ def find_account(
         raise ConfigError(
             f'wandb.base_url: must start with http:// or https:// (got "{redacted(base_url)}").'
         )
-    api_key = _api_key(base_url, environ)
+    api_key = _api_key(settings, base_url, environ)
     mode = environ.get("WANDB_MODE", "")
     if settings.attach == OWN_RUN:
         variable = "" if mode == _SHARED else mode
@@ -197,7 +193,7 @@ def find_account(
             "project",
             project
             or _chosen(
-                settings.project,
+                _of_experiment(settings.project, key),
                 "{project}",
                 environ.get("WANDB_PROJECT", "") or _DEFAULT_PROJECT,
             ),
@@ -306,8 +302,15 @@ def _filled(part: str, experiment: str, trial: str) -> str:
 
 
 def _chosen(setting: str, placeholder: str, otherwise: str) -> str:
-    """Return a setting, with ``otherwise`` in the placeholder that no program has filled."""
+    """Return a setting, with ``otherwise`` in place of a placeholder that no program has filled."""
     return setting.replace(placeholder, otherwise) or otherwise
+
+
+def _of_experiment(project: str, key: ExperimentKey | None) -> str:
+    if key is None:
+        return project
+    name = "".join("-" if char in _FORBIDDEN_IN_PROJECT else char for char in key.experiment)
+    return project.replace("{experiment}", name)[:_MAX_PROJECT_LENGTH]
 
 
 def _checked(name: str, text: str) -> str:
@@ -330,7 +333,15 @@ def _login_file(environ: Mapping[str, str]) -> Mapping[str, str]:
     return dict(parser["default"]) if parser.has_section("default") else {}
 
 
-def _api_key(base_url: str, environ: Mapping[str, str]) -> str:
+def _api_key(settings: WandbSettings, base_url: str, environ: Mapping[str, str]) -> str:
+    if settings.key_file:
+        content = read_secret("wandb.key_file", Path(settings.key_file))
+        key = content.decode(errors="replace").strip()
+        if not key:  # else the run would be offline, and nobody would be told
+            raise ConfigError(
+                f"wandb.key_file: {settings.key_file} is empty.", hint="Write W&B's key into it."
+            )
+        return key
     if key := environ.get("WANDB_API_KEY", ""):
         return key
     home = Path(environ.get("HOME") or "~").expanduser()

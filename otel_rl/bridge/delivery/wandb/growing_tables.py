@@ -1,18 +1,18 @@
-"""Keeps one table of all text samples of a name, which grows, in the summary of a W&B run.
+"""Keeps one growing table of all text samples of a name in the summary of a W&B run.
 
-``reward/rollouts/all`` has the newest samples of all steps. It is in the summary, not in a row: so
-the rows, their numbers and their axis do not change with it. Each time that W&B gets a table, it
-keeps it as an artifact for good. So the table is shown again after twice the time, and a row has
-the table of its own step, ``reward/rollouts``, only now and then: the first one of the steps from 1
-on, from 2, from 4, from 8 and so on.
+``reward/rollouts/all`` has the newest samples of all steps. The table is in the summary, not in a
+row, so it changes neither the rows nor their numbers or axis. W&B keeps every uploaded table as an
+artifact for good. So the table is shown again after twice the time, and a row only now and then has
+the table of its own step, ``reward/rollouts``: the first row of the steps from 1 on, from 2, from
+4, from 8 and so on.
 
-W&B's own incremental tables are no way to this: only the last 100 increments are shown, every line
+W&B's own incremental tables are no alternative: W&B shows only the last 100 increments, every line
 of the history names all increments before it, and a resumed run takes their list from the summary,
-which W&B updates apart from the rows, so that rows that come again would be in the table twice.
+which W&B updates apart from the rows, so that repeated rows would be in the table twice.
 
-Offline, a run is written anew from its first row, and the table with it. Online, the samples are
-also in a file beside the journal, each with the number of its row: after a kill those of rows that
-come again are left out. Without the file the table begins anew with the next sample.
+Offline, a run is written anew from its first row, and its table, too. Online, the samples are also
+in a file beside the journal, each with the number of its row: after a kill the samples of repeated
+rows are left out. Without the file the table begins anew with the next sample.
 """
 
 import json
@@ -29,8 +29,6 @@ from otel_rl.records import CONSOLE, Row, Table, Value
 
 if TYPE_CHECKING:
     import wandb
-
-__all__ = ["ALL_STEPS", "GrowingTables"]
 
 _log = logging.getLogger(__name__)
 
@@ -60,9 +58,9 @@ _Octave = tuple[int, int]
 
 @dataclass(slots=True)
 class _Growing:
-    """One table: its newest samples, and when it was shown.
+    """One table: its newest samples, and the time when it was last shown.
 
-    ``octaves`` has the number of the first row of each, whose table is in its row, too.
+    ``octaves`` has the number of each octave's first row, which has the table of its step, too.
     """
 
     samples: deque[tuple[int, Mapping[str, Value], int]] = field(default_factory=deque)
@@ -98,12 +96,12 @@ class _Growing:
 
 
 class GrowingTables:
-    """Tables of all samples of one opened run. One thread.
+    """Tables of all samples of one opened run. One thread uses it.
 
     Args:
         upload: Sends a table under its key to the opened run.
-        path: File of the samples; None if they come again with the next opening.
-        start: Number of the first row that comes now.
+        path: File of the samples; None if samples are sent again with the next opening.
+        start: Number of the first row that will be sent.
     """
 
     def __init__(
@@ -123,9 +121,10 @@ class GrowingTables:
             self._restore(path, start)
 
     def add(self, row: Row) -> Row:
-        """Add the samples of a row, show tables that are due, and return the row as it is logged.
+        """Add the samples of a row, show the tables that are due, and return the row to log.
 
-        It is without tables of samples whose step is none of the few that have one of their own.
+        The returned row lacks tables of samples unless its step is one of the few that have a table
+        of their own.
         """
         left_out: set[str] = set()
         for key, table in row.tables.items():
@@ -143,7 +142,7 @@ class GrowingTables:
         return replace(row, tables=tables)
 
     def show(self, *, everything: bool = False) -> None:
-        """Upload the tables that have new samples and were not uploaded for long enough."""
+        """Upload the tables that have new samples and were last uploaded long enough ago."""
         now_s = self._monotonic()
         for key, table in self._tables.items():
             if table.is_new and (everything or now_s - table.shown_s >= table.wait_s):

@@ -1,4 +1,4 @@
-"""The kind W&B: its checks before a run, and which of its trackers writes a run."""
+"""The W&B kind: its checks before a run, and the choice of the tracker that writes a run."""
 
 import importlib.util
 import os
@@ -30,8 +30,6 @@ from otel_rl.records import Description
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
-
-__all__ = ["WANDB"]
 
 _OFFLINE = "Set WANDB_MODE=offline to write files instead."
 
@@ -93,11 +91,16 @@ def _create(run: RunInfo) -> Tracker:
 
 def _environment(environ: Mapping[str, str], attributes: Mapping[str, str]) -> dict[str, str]:
     environment = writer_environment(environ)
+    settings = WandbSettings.parse(attributes)
+    if settings.key_file:  # of a team, whose writers have no other key
+        environment = without_key(environment)
     try:
-        is_online = find_account(WandbSettings.parse(attributes), environment).online
+        account = find_account(settings, environment)
     except ConfigError:
         return environment  # the writer reports the error
-    return environment if is_online else without_key(environment)
+    if not account.online:
+        return without_key(environment)
+    return environment | ({"WANDB_API_KEY": account.api_key} if settings.key_file else {})
 
 
 def _knows_run(attributes: Mapping[str, str], description: Description) -> bool:
@@ -133,7 +136,7 @@ def _check_package() -> CheckResult:
 
 
 def _supported_wandb() -> "SpecifierSet":
-    """Return the versions that this package's own extra requires."""
+    """Return the versions of wandb that this package's own extra requires."""
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement  # comes with wandb

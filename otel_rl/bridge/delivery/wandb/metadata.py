@@ -1,4 +1,4 @@
-"""Shows run metadata in W&B: config, notes, tags and status, and where the run came from."""
+"""Shows run metadata in W&B: config, notes, tags, status, and the provenance of the run."""
 
 import contextlib
 import json
@@ -23,17 +23,6 @@ from otel_rl.redaction import printable
 if TYPE_CHECKING:
     import wandb
 
-__all__ = [
-    "Notes",
-    "ProvenanceFiles",
-    "as_table",
-    "device_config",
-    "pointer",
-    "show",
-    "show_config",
-    "show_notes",
-]
-
 _log = logging.getLogger(__name__)
 
 _MAX_TAG_LENGTH = 64  # the server's limit; the SDK raises above it
@@ -52,7 +41,7 @@ _PACKAGES: Final = "requirements.txt"
 
 
 def pointer(run: RunInfo) -> str:
-    """Return where the page, the report and the journal of a run are; empty without a local one."""
+    """Return where a run's page, report and journal are; empty without a local journal."""
     data = (run.scratch or run.directory).absolute()
     if not (data / JOURNAL_FILE).exists():
         return ""
@@ -62,21 +51,19 @@ def pointer(run: RunInfo) -> str:
             f"otel_rl keeps this run with diagnosis, timeline and samples on "
             f"{socket.gethostname()}, in {data}\n"
             f"page: otel-rl view {place}\n"
-            f"report to mail: otel-rl report --data {place} {name}",
+            f"report to mail: otel-rl view {name} --data {place} --html run.html",
             keep="\n",
         )
     )
 
 
 class Notes:
-    """Gives an online run its notes, by a call of our own to the server.
+    """Gives an online run its notes, by our own call to the server.
 
-    The SDK would send them again with each change of the config, over what a person has written
-    since. So they are sent once, and only to a run without any but the pointer. A file has those
-    that were sent: notes that a person has emptied stay empty in the next opening, too.
-
-    Args:
-        account: Online.
+    The SDK would send notes again with each change of the config, over whatever a person has
+    written since. So notes are sent once, and only to a run that has none but the pointer. A file
+    records which notes were sent: notes that a person has emptied stay empty in the next opening,
+    too.
     """
 
     def __init__(self, account: Account, run: RunInfo) -> None:
@@ -88,7 +75,7 @@ class Notes:
         self._sent = self._file.read_text("utf-8", "replace") if is_there else ""
 
     def show(self, description: Description) -> None:
-        """Send the notes unless they were sent before, or there are other ones."""
+        """Send the notes, unless they were sent before or the run has other notes."""
         notes = _notes(os.environ.get("WANDB_NOTES") or description.notes, self._pointer)
         if notes in ("", self._sent):
             return
@@ -103,7 +90,7 @@ class Notes:
 
 
 def show_notes(run: "wandb.Run", description: Description, where: str) -> None:
-    """Set the notes of an offline run without any but ours; ``where`` is its ``pointer``."""
+    """Set the notes of an offline run that has none but ours; ``where`` is its ``pointer``."""
     notes = _notes(description.notes, where)
     if notes and run.notes != notes and run.notes in (None, "", where):
         run.notes = notes
@@ -114,9 +101,9 @@ def _notes(notes: str, where: str) -> str:
 
 
 def show(run: "wandb.Run", description: Description) -> None:
-    """Update the config and tags of a run, and in its summary the status and the crash.
+    """Update a run's config and tags, and the status and crash in its summary.
 
-    Edits made in W&B stay: tags are added. For the notes see ``Notes``.
+    Edits made in W&B stay: tags are only added. For the notes see ``Notes``.
     """
     machines: dict[str, Value] = {_HOSTS: description.hosts} if description.hosts else {}
     show_config(run, {**machines, **description.config, **device_config(description)})
@@ -161,7 +148,7 @@ def device_config(description: Description) -> Mapping[str, Value]:
 
 
 def as_table(table: Table) -> "wandb.Table":
-    """Convert a table of text samples, whose columns may hold anything."""
+    """Convert a table of text samples, whose columns may hold values of any kind."""
     import wandb
 
     data = [[storable(value) for value in line] for line in table.rows]
@@ -169,7 +156,7 @@ def as_table(table: Table) -> "wandb.Table":
 
 
 def _key(name: str) -> str:
-    """Return a key that W&B accepts: those that start with an underscore are reserved."""
+    """Return a key that W&B accepts: W&B reserves keys that start with an underscore."""
     name = storable_text(name)
     return name if name and not name.startswith("_") else f"config{name}"
 
@@ -177,8 +164,8 @@ def _key(name: str) -> str:
 class ProvenanceFiles:
     """Shows command, code and machine of a run, as ``wandb.init`` in the program would.
 
-    These are three files, which W&B shows in its Overview and Files tabs. The machines of all
-    workers are in the config.
+    The provenance is three files, which W&B shows in its Overview and Files tabs. The machines of
+    all workers are in the config.
     """
 
     def __init__(self, run: "wandb.Run") -> None:
@@ -186,7 +173,6 @@ class ProvenanceFiles:
         self._written: dict[str, str] = {}
 
     def show(self, provenance: Provenance | None) -> None:
-        """Write the provenance of the run."""
         if provenance is None:
             return
         files = {

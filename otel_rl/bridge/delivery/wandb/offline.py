@@ -1,13 +1,13 @@
-"""Offline W&B runs on the disk: the copy that is being written, and older ones.
+"""Offline W&B runs on the disk: the copy that is being written, and older copies.
 
 wandb-core does not report what it has written: on a full disk it drops everything from then on,
 even when there is room again, and finishes the run without an error. So only the file can be
-trusted, and W&B's SDK has no reader for it.
+trusted, and W&B's SDK has no reader for the file.
 
-Each opening writes the whole run anew, into a directory of its own. It counts as finished when its
-rows and its exit record were read back from the disk; only then are older copies removed, and only
-those with no more rows of the same journal. An incomplete copy is removed if it could not be
-opened, holds no row, or an older one holds as much.
+Each opening writes the whole run anew, into a directory of its own. The copy counts as finished
+when its rows and its exit record were read back from the disk; only then are older copies removed,
+and only those that have no more rows of the same journal. An incomplete copy is removed if it could
+not be opened, holds no row, or an older copy holds as much.
 
 The file is a LevelDB log: blocks of 32 KiB, a record split over blocks where needed, each part
 behind a header of checksum, length and kind. Reading stops at the end or at a damaged record.
@@ -29,8 +29,6 @@ from otel_rl.bridge.delivery.wandb.server import JOURNAL_KEY
 from otel_rl.bridge.private_files import sync
 from otel_rl.errors import TrackerUnavailable
 
-__all__ = ["OfflineCopy", "RunFile", "check_room", "check_writable", "removed_unless_opened"]
-
 _MIB = 1 << 20
 _FULL_BYTES = 16 << 10  # what is left of a disk that takes no more rows
 _READ_OLDER_S = 60.0  # for all older copies: unread ones stay
@@ -49,13 +47,13 @@ class RunFile:
     """Content of an offline run's directory, read once.
 
     Args:
-        directory: Of the run. It need not exist.
-        timeout_s: The reading ends after so long.
+        directory: Directory of the run. It need not exist.
+        timeout_s: Seconds after which reading ends.
 
     Attributes:
-        rows: Rows 0 to ``rows - 1`` are there, with the files of their tables.
+        rows: Rows 0 to ``rows - 1`` are in the file, and the files of their tables exist.
         journal: Identity of the journal of the rows; "" if the file does not name it.
-        exit_code: Of the run; None without an exit record.
+        exit_code: Exit code of the run; None without an exit record.
         is_read: Whether all valid records were read.
 
     Raises:
@@ -113,13 +111,10 @@ class RunFile:
 
 
 class OfflineCopy:
-    """Copy that is being written.
-
-    Args:
-        journal: Journal of the rows.
+    """The copy that is being written.
 
     Attributes:
-        next_row: All rows below were given to the SDK.
+        next_row: All rows below it were given to the SDK.
     """
 
     def __init__(self, directory: Path, run_id: str, journal: str) -> None:
@@ -130,12 +125,13 @@ class OfflineCopy:
         self._bytes = 0  # of the file, at the last look
 
     def begin(self) -> None:
-        """See ``Upload``: this one does not wait for each row."""
+        """See ``Upload.begin``: a copy does not wait for each row."""
 
     def is_stuck(self) -> bool:
-        """Return whether the rest cannot be written: the disk is full, or the file is gone.
+        """Return whether the rest cannot be written, because the disk is full or the file is gone.
 
-        Some disks report no free room and still take what root writes: then the file has grown.
+        Some disks report no free room and still take what root writes: in that case the file has
+        grown.
         """
         file = _file_in(self._directory)
         if file is None:
@@ -147,7 +143,7 @@ class OfflineCopy:
         """Read the finished file back, once.
 
         Raises:
-            TrackerUnavailable: It lacks a row or the exit record.
+            TrackerUnavailable: The file lacks a row or the exit record.
         """
         directory = self._directory
         try:
@@ -173,7 +169,7 @@ class OfflineCopy:
                 shutil.rmtree(other.directory, ignore_errors=True)
 
     def remove_if_needless(self) -> None:
-        """Remove this incomplete copy, if it holds no row, or another one as many."""
+        """Remove this incomplete copy if it holds no row, or another copy holds as many."""
         with contextlib.suppress(OSError):  # unreadable: it stays
             rows = RunFile(self._directory).rows
             if not rows or any(
@@ -210,9 +206,9 @@ def check_room(parent: Path, run_id: str) -> None:
 
 @contextlib.contextmanager
 def removed_unless_opened(parent: Path, run_id: str) -> Iterator[None]:
-    """Remove the directory of a copy that is made within the context, if that raises.
+    """Remove the directory of a copy that is made within the context, if the context raises.
 
-    While a disk is full, each attempt would leave one.
+    Otherwise each attempt on a full disk would leave a directory.
     """
     known = {*_beside(parent / "new", run_id)}
     try:
@@ -225,7 +221,7 @@ def removed_unless_opened(parent: Path, run_id: str) -> Iterator[None]:
 
 
 def check_writable(directory: Path) -> None:
-    """Refuse an unwritable directory, which W&B would replace by a temporary one with a warning."""
+    """Refuse an unwritable directory, which W&B would only replace by a temporary one."""
     if not os.access(directory, os.W_OK | os.R_OK):
         raise TrackerUnavailable(
             f"W&B cannot write to {directory}.",

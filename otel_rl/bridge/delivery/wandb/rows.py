@@ -1,9 +1,9 @@
 """A row as W&B shows it: its line of the history, the definitions of its keys, and its alert.
 
-A key is defined once in each opening of a run: W&B replaces the definitions of an earlier one. All
-keys are drawn over the training step, which every row has, so that any two can be laid over each
-other; once an attempt has repeated some steps, over the axis of the newest attempt, see ADR 17.
-Whether workers are alive is drawn over time, and so is everything while the run has no step.
+A key is defined once in each opening of a run: W&B replaces the definitions of an earlier opening.
+All keys are drawn over the training step, which every row has, so that any two can be laid over
+each other; once an attempt has repeated some steps, over the axis of the newest attempt, see ADR
+17. The number of living workers is drawn over time, and so is everything while the run has no step.
 """
 
 import json
@@ -21,20 +21,6 @@ from otel_rl.semconv import names
 
 if TYPE_CHECKING:
     import wandb
-
-__all__ = [
-    "ATTEMPT",
-    "HOURS",
-    "LEFT_OUT",
-    "MAX_AXES",
-    "POLICY_VERSION",
-    "STEP",
-    "KeyDisplay",
-    "alert",
-    "attempt_axis",
-    "payload",
-    "wandb_key",
-]
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +53,6 @@ _MAX_TITLE_LENGTH = 100  # of an alert
 
 
 def payload(row: Row, hours: float) -> dict[str, object]:
-    """Return the payload of a row for one call."""
     payload: dict[str, object] = {**_numbers(row), HOURS: hours}
     payload.update((wandb_key(name), text) for name, text in row.labels.items())
     tables = ((name, table) for name, table in row.tables.items() if name != CONSOLE)
@@ -89,10 +74,10 @@ def _numbers(row: Row) -> dict[str, float]:
 
 
 def _fitting(number: int, payload: dict[str, float]) -> dict[str, float]:
-    """Return the values of a row that fit into a line, and the number of those left out.
+    """Return the values of a row that fit into a line, and the number of values left out.
 
-    W&B drops a longer line without an error, and every line after it would take the place of the
-    one before.
+    W&B drops a longer line without an error, and every line after it would then take the place of
+    the line before.
     """
     fitting: dict[str, float] = {}
     room = _MAX_LINE_BYTES
@@ -113,7 +98,6 @@ class KeyDisplay:
 
     Args:
         attempt: Attempt of the last row in the run.
-        prefix: Of all keys.
         has_axes: Whether charts move to the axis of each attempt.
     """
 
@@ -178,13 +162,13 @@ class KeyDisplay:
 
 
 def _is_hidden(spec: KeySpec) -> bool:
-    """Return whether a key gets no chart by itself: single workers, and otel_rl itself."""
+    """Return whether a key has no chart by default: single workers, and otel_rl itself."""
     metric = names.METRICS.get(spec.name)
     return bool(spec.worker) or (metric is not None and metric.group == "otel_rl")
 
 
 def alert(run: "wandb.Run", row: Row) -> None:
-    """Send an alert if the row has a fault. W&B sends one a minute for each title."""
+    """Send an alert if the row has a fault. W&B sends at most one a minute for each title."""
     words = alert_text(row.labels)
     if words is not None:
         title = f"{row.labels.get(DIAGNOSIS_CAUSE, 'diagnosis')} at step {row.step}"

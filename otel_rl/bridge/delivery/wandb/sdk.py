@@ -1,6 +1,6 @@
-"""Common use of the W&B SDK: translated errors, and no facts of the machine in the run.
+"""Common use of the W&B SDK: it translates errors, and keeps facts of the machine out of runs.
 
-A run of the bridge's own and one that it joins get their rows in the same way (``OpenedRun``).
+A run of the bridge's own and a run that it joins get their rows in the same way (``OpenedRun``).
 """
 
 import errno
@@ -24,14 +24,6 @@ from otel_rl.records import Row
 if TYPE_CHECKING:
     import wandb
 
-__all__ = [
-    "Line",
-    "OpenedRun",
-    "finish",
-    "quiet_settings",
-    "translated",
-]
-
 Line = dict[str, object]
 """A row as W&B's ``log`` takes it."""
 
@@ -54,6 +46,8 @@ def quiet_settings(settings: WandbSettings, account: Account, **others: object) 
         # The default raises KeyboardInterrupt when Stop is pressed in the UI. The bridge cannot
         # stop the training, and its rows are still needed.
         "stop_fn": _ignore_stop,
+        # Rows are compressed if the server says that it takes that, and not by default.
+        "x_file_stream_no_gzip": False,
     }
     return wandb.Settings(
         base_url=account.base_url,
@@ -72,8 +66,8 @@ def quiet_settings(settings: WandbSettings, account: Account, **others: object) 
         # Online the journal is the copy; a second one on the disk would be of no use.
         x_skip_transaction_log=account.online,
         x_file_stream_transmit_interval=settings.transmit_interval_s or None,
-        # An older W&B has no such bounds: a `finish` that hangs ends with its process, and the
-        # signal of Stop is one that a writer ignores.
+        # An older W&B has no such settings: a `finish` that hangs ends with its process, the signal
+        # of Stop is one that a writer ignores, and rows are sent as they are.
         **{name: value for name, value in newer.items() if name in wandb.Settings.model_fields},
         **others,
     )
@@ -81,12 +75,12 @@ def quiet_settings(settings: WandbSettings, account: Account, **others: object) 
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
-    """A run that is open, with what is shown of its rows beside their values. One thread.
+    """An open run, with what W&B shows of its rows beside their values. One thread uses it.
 
     Attributes:
-        summary: Of its rows, and the time of the first one.
-        console: Selects the lines of the console that it lacks.
-        panels: Its System panels, unless they are switched off.
+        summary: Summary of the rows, and the time of the first row.
+        console: Selects the console lines that the run lacks.
+        panels: The run's System panels, unless they are switched off.
     """
 
     run: "wandb.Run"
@@ -97,7 +91,7 @@ class OpenedRun:
     panels: SystemPanels | None
 
     def write(self, rows: Sequence[Row], log: Callable[[Row, Line], None]) -> None:
-        """Log rows that the summary has."""
+        """Log rows that the summary includes already."""
         with translated():
             for given in rows:
                 # Before the row, whose confirmation should not come without them.
@@ -117,7 +111,7 @@ class OpenedRun:
 
 
 def finish(run: "wandb.Run", exit_code: int) -> None:
-    """Finish a run and end wandb-core: only then the exit record of an offline run is written."""
+    """Finish a run and end wandb-core, which only then writes an offline run's exit record."""
     import wandb
 
     with translated():

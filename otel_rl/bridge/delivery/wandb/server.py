@@ -1,8 +1,8 @@
-"""Asks the W&B server what it has of a run.
+"""Asks the W&B server which rows of a run it has.
 
 The line count is the only confirmation: the SDK reports no upload, and stops for good, silently,
-when one is answered with 401 or 404. The query is independent of the SDK, so it also detects a
-stopped upload.
+when an upload is answered with 401 or 404. The query is independent of the SDK, so it also detects
+a stopped upload.
 """
 
 import base64
@@ -19,18 +19,6 @@ from typing import IO, Any, Final, NamedTuple
 
 from otel_rl.bridge.delivery.wandb.account import Account
 from otel_rl.errors import TrackerError, TrackerRejected, TrackerUnavailable
-
-__all__ = [
-    "JOURNAL_KEY",
-    "RemoteRun",
-    "RunOnServer",
-    "Upload",
-    "ask",
-    "ask_for_summary",
-    "config_entry",
-    "query",
-    "set_notes",
-]
 
 _log = logging.getLogger(__name__)
 
@@ -93,9 +81,9 @@ class RemoteRun(NamedTuple):
     """State of a run at the server.
 
     Attributes:
-        rows: Number of lines of its history; 0 for an unknown run.
-        journal: Journal of its rows; empty if the config does not name it.
-        console: Number of lines of its console.
+        rows: Number of lines of the run's history; 0 for an unknown run.
+        journal: Identity of the rows' journal; empty if the config does not name it.
+        console: Number of lines of the run's console.
     """
 
     rows: int = 0
@@ -104,7 +92,7 @@ class RemoteRun(NamedTuple):
 
 
 def ask(account: Account, run_id: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> RemoteRun:
-    """Query the state of a run. Raises as ``query``."""
+    """Query the state of a run. Raises the errors of ``query``."""
     found = _bucket(account, run_id, "RunLineCount", _QUERY, timeout_s)
     if not found:
         return RemoteRun()
@@ -119,7 +107,7 @@ def ask(account: Account, run_id: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -
 
 
 def ask_for_summary(account: Account, run_id: str) -> Mapping[str, object]:
-    """Query the summary of a run, empty for an unknown one. Raises as ``query``."""
+    """Query the summary of a run, empty for an unknown run. Raises the errors of ``query``."""
     found = _bucket(account, run_id, "RunSummary", _SUMMARY_QUERY, _QUERY_TIMEOUT_S)
     try:
         summary = json.loads(found.get("summaryMetrics") or "{}")
@@ -129,7 +117,10 @@ def ask_for_summary(account: Account, run_id: str) -> Mapping[str, object]:
 
 
 def set_notes(account: Account, run_id: str, notes: str, *, instead_of: Collection[str]) -> None:
-    """Set the notes of a run at the server if they are ``instead_of``. Raises as ``query``."""
+    """Set a run's notes at the server if they are ``instead_of``.
+
+    Raises the errors of ``query``.
+    """
     found = _bucket(account, run_id, "RunNotes", _NOTES_QUERY, _QUERY_TIMEOUT_S)
     if found and (found.get("notes") or "") in instead_of:
         query(account, "UpsertBucket", _NOTES_MUTATION, {"id": found.get("id"), "notes": notes})
@@ -166,7 +157,7 @@ def query(
 
     Raises:
         TrackerUnavailable: The server cannot be reached now.
-        TrackerRejected: It refuses the credentials, or is no W&B server.
+        TrackerRejected: The server refuses the credentials, or is not a W&B server.
     """
     token = base64.b64encode(f"api:{account.api_key}".encode()).decode()
     request = urllib.request.Request(  # noqa: S310  # the scheme is checked with the settings
@@ -203,7 +194,7 @@ def query(
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: the key goes to the configured server only."""
+    """Refuses redirects, so that the key goes to the configured server only."""
 
     def redirect_request(
         self,
@@ -275,16 +266,16 @@ class RunOnServer:
         return ask(self._account, self._run_id).rows
 
     def settled(self) -> RemoteRun:
-        """Return the state of the run before `init`, so old that no later answer can be lower.
+        """Return the run's state before `init`, taken so early that no later answer can be lower.
 
         The SDK numbers rows from one answer of the server and places them by another. If an upload
         of a killed writer lands in between, a row would take the line of an earlier one. So the
-        counts are queried long enough before `init`, and again long enough after it: if both are
-        equal, so were the answers to `init`. Likewise for the lines of the console.
+        line counts are queried long enough before `init`, and again long enough after it: if both
+        are equal, so were the answers to `init`. The same holds for the lines of the console.
 
         Raises:
             TrackerRejected: The run has rows of another journal, which must not be continued.
-            TrackerUnavailable: It still takes late uploads.
+            TrackerUnavailable: The run still takes late uploads.
         """
         found = self._found()
         if (found.rows or found.console) and not self.is_settled_at(found):
@@ -292,7 +283,7 @@ class RunOnServer:
         return found
 
     def is_settled_at(self, state: RemoteRun) -> bool:
-        """Ask again after a while, and return whether the line counts are the same."""
+        """Query again after a while, and return whether the line counts are the same."""
         time.sleep(_SETTLE_S)
         found = self._found()
         return (found.rows, found.console) == (state.rows, state.console)
@@ -319,16 +310,16 @@ class RunOnServer:
 class Upload:
     """Rows of one opening of a run, between the SDK and the server.
 
-    The SDK reports no upload, and one answered with 401 or 404 stops for good, silently. So the
-    server is queried.
+    The SDK reports no upload, and an upload that is answered with 401 or 404 stops for good,
+    silently. So this class queries the server.
 
     Args:
-        start: All rows below are at the server.
+        start: All rows below it are at the server.
         stall_timeout_s: Longest time without progress at the server while rows are pending.
 
     Attributes:
-        next_row: All rows below were given to the SDK.
-        safe_row: All rows below are at the server.
+        next_row: All rows below it were given to the SDK.
+        safe_row: All rows below it are at the server.
     """
 
     def __init__(self, run_id: str, start: int, *, stall_timeout_s: float) -> None:
@@ -343,11 +334,11 @@ class Upload:
             self._waiting_since = time.monotonic()
 
     def confirm(self, ask: Callable[[], int]) -> int:
-        """Return the first row that the server does not have.
+        """Return the number of the first row that the server does not have.
 
         Raises:
-            TrackerUnavailable: The server has taken none for too long.
-            TrackerRejected: It refuses the credentials.
+            TrackerUnavailable: The server has taken no row for too long.
+            TrackerRejected: The server refuses the credentials.
         """
         now = time.monotonic()
         try:
@@ -372,7 +363,7 @@ class Upload:
         return self.safe_row
 
     def wait(self, ask: Callable[[], int], *, timeout_s: float = float("inf")) -> int:
-        """Call ``confirm`` until the server has all rows or the timeout."""
+        """Call ``confirm`` until the server has all rows, or the timeout has passed."""
         deadline = time.monotonic() + timeout_s
         while self.confirm(ask) < self.next_row and time.monotonic() < deadline:
             time.sleep(_POLL_S)

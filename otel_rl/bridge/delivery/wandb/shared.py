@@ -1,16 +1,16 @@
-"""Joins a W&B run of a user's own process, and adds rows to it.
+"""Joins a W&B run that a user's own process has begun, and adds rows to it.
 
 W&B's shared mode lets several writers append to one run. The bridge is not its primary writer: it
 sends rows, and never a state, a summary, tags, notes or facts of its machine. All its keys begin
 with ``otel_rl/``, and only they get axes of ours, ``otel_rl/step`` and ``otel_rl/hours``, so that
 the owner's logs and definitions stay as they are.
 
-A shared run cannot be resumed: the server appends the lines of all writers, so its line count says
-nothing of ours. Every row carries its number under a key of its own, the mark, and the server is
-queried for the lines that have one: from the last known one, in pages small enough to be complete.
-Rows in flight when a writer was killed may still
-arrive, and could not be recognised as repeats. Therefore an opening leaves a note that only its
-closing changes, and if it finds one, it waits until the answers are stable.
+A shared run cannot be resumed: the server appends the lines of all writers, so its line count does
+not tell how many of our rows it has. Every row carries its number under a key of its own, the mark,
+and the server is queried for the lines that have a mark: from the last known one, in pages small
+enough to be complete. Rows that were in flight when a writer was killed may still arrive, and could
+not be recognised as repeats. Therefore an opening leaves a note that only its closing changes, and
+an opening that finds a note waits until the answers are stable.
 """
 
 import hashlib
@@ -38,16 +38,6 @@ from otel_rl.records import Description, Row
 
 if TYPE_CHECKING:
     import wandb
-
-__all__ = [
-    "SHARED_MODE",
-    "SHARE_IT",
-    "JoinedRun",
-    "Marks",
-    "SharedWandbTracker",
-    "look_up",
-    "mark_key",
-]
 
 _PREFIX = "otel_rl/"
 _LABEL = "otel_rl"  # W&B's label of one writer of a run
@@ -84,7 +74,7 @@ SHARE_IT = (
 
 
 def mark_key(run: RunInfo) -> str:
-    """Return the key of the row number in every row: specific to the run and the journal."""
+    """Return the key of the row number in every row, specific to the run and the journal."""
     source = hashlib.blake2b(f"{run.run_id}/{run.journal}".encode(), digest_size=4)
     return f"otel_rl/row/{source.hexdigest()}"
 
@@ -94,8 +84,8 @@ class JoinedRun:
     """State of a run at the server.
 
     Attributes:
-        is_shared: Whether its owner lets others write to it.
-        last_step: W&B's step of its last line, -1 if it has none.
+        is_shared: Whether the run's owner lets others write to it.
+        last_step: W&B's step of the run's last line, -1 if it has none.
     """
 
     is_shared: bool
@@ -103,7 +93,7 @@ class JoinedRun:
 
 
 def look_up(account: Account) -> JoinedRun | None:
-    """Query the run that the account joins; None if it does not exist. Raises as ``query``."""
+    """Query the run that the account joins; None if it does not exist. May raise as ``query``."""
     run = _run(account, "JoinedRun", _RUN_QUERY, {})
     telemetry = _dig(config_entry(run.get("config"), "_wandb"), "t") if run else None
     if run is None or telemetry is None:
@@ -117,15 +107,15 @@ def look_up(account: Account) -> JoinedRun | None:
 
 
 class Marks:
-    """Finds the first row of ours that a run lacks.
+    """Finds the first of our rows that a run lacks.
 
     Args:
         key: The mark.
-        row: All rows below are known to be there.
-        step: W&B's step of the last known row; where to begin if no row is known.
+        row: All rows below it are known to be in the run.
+        step: W&B's step of the last known row; the step at which to begin if no row is known.
 
     Attributes:
-        row: All rows below are there.
+        row: All rows below it are in the run.
     """
 
     def __init__(self, account: Account, key: str, *, row: int, step: int) -> None:
@@ -140,10 +130,10 @@ class Marks:
         return not self.row or self.row - 1 in self._page(self.step, self.step).values()
 
     def read(self, *, handed: int | None = None) -> int:
-        """Look for further rows of ours. Raises as ``query``.
+        """Look for further rows of ours. Raises the errors of ``query``.
 
         Args:
-            handed: All rows below may be there, and no other; None if that is not known.
+            handed: All rows below it, and no others, may be in the run; None if that is not known.
 
         Returns:
             ``row``, but at most ``handed``: an earlier writer may have written more.
@@ -190,7 +180,7 @@ class Marks:
 
 
 class SharedWandbTracker:
-    """Tracker that joins one run of another process. See the module."""
+    """Tracker that joins one run of another process; see the module's docstring."""
 
     def __init__(self) -> None:
         self._settings = WandbSettings()
@@ -203,7 +193,7 @@ class SharedWandbTracker:
         self._note: _Note | None = None  # as in the file
 
     def open(self, run: RunInfo, /) -> int:
-        """Join the run, if it exists and its owner shares it."""
+        """Join the run, if the run exists and its owner shares it."""
         self._settings = WandbSettings.parse(dict(run.attributes))
         self._account = find_account(self._settings, os.environ, run.key, run.description.own_run)
         self._mark = mark_key(run)
@@ -249,7 +239,7 @@ class SharedWandbTracker:
         shown.write(rows, log)
 
     def describe(self, description: Description, /) -> None:
-        """Put the config under one key of the run's; the other metadata is its owner's."""
+        """Put the config under one key of the run's config; other metadata is the owner's."""
         shown = self._opened()
         with translated():
             known = {**description.config, **device_config(description)}
@@ -259,7 +249,7 @@ class SharedWandbTracker:
             shown.panels.know(description.devices)
 
     def flush(self, *, timeout_s: float) -> int | None:
-        """Query the server for our rows, until it has all."""
+        """Query the server for our rows until it has all of them, or the timeout has passed."""
         self._opened()
         self._confirm(timeout_s=timeout_s)
         self._leave_note(is_closed=False)
@@ -278,7 +268,7 @@ class SharedWandbTracker:
         return self._upload.safe_row
 
     def _log_table(self, key: str, table: "wandb.Table") -> None:
-        """Log a table of all samples in a line without a number: a repeat only replaces it."""
+        """Log a table of all samples in a line without a mark: a repeat only replaces the table."""
         self._opened().run.log({_own(key): table}, commit=True)
 
     def _find_rows(self, joined: JoinedRun) -> Marks:
@@ -331,9 +321,9 @@ class SharedWandbTracker:
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """Record of how a run was left. Without one no row of ours was ever handed over.
+    """Record of how a run was left. Without a note, no row of ours was ever handed over.
 
-    It lies beside the journal, and is removed with it.
+    The note lies beside the journal, and is removed with it.
     """
 
     mark: str
@@ -415,7 +405,7 @@ def _join(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run
 
 
 def _own(key: str) -> str:
-    """Return the key in a foreign run. W&B's own keys, which begin with "_", stay."""
+    """Return the name of a key in a foreign run. W&B's own keys, which begin with "_", stay."""
     return key if key.startswith(("_", _PREFIX)) else _PREFIX + key
 
 

@@ -1,24 +1,24 @@
-"""Summary of a W&B run: its values in the table of runs.
+"""Summary of a W&B run: the run's values in the table of runs.
 
-W&B's own summary is the last value of each key. That of a queue at the end of a run is 0, and the
+W&B's own summary is the last value of each key. The last value of a queue in a run is 0, and the
 best reward is not the last. W&B's other summaries (``define_metric(summary="max")``) begin anew
 when a run is resumed, and one NaN stays in them for good. So the registry defines the summary of a
-metric, which is computed here and set explicitly, after each batch of rows.
+metric, which is computed here and set explicitly after each batch of rows.
 
     max, min, mean    {"max": 0.9, "last": 0.7}, without NaN and infinities
     last_step         the last value up to the end of the last training step
-    peak              the largest, alone
+    peak              the largest value, alone
 
-W&B keeps a row beside the one that it replaces, and its charts show both. So extremes are those of
-all rows, and a mean has the first value of each step. If a row that replaces another is of an older
-step, the last values remain those of the newest one, as do step, attempt and policy version.
+W&B keeps a row beside the row that it replaces, and its charts show both. So extremes are those of
+all rows, and a mean has the first value of each step. If a row that replaces another belongs to an
+older step, the last values remain those of the newest step, as do step, attempt and policy version.
 
 The state is in a file beside the journal, and is written before the rows that it includes: rows
-that are given again after a crash are not counted twice. Without the file, on another machine, the
-summary continues from that of the server, and a mean begins anew.
+that are repeated after a crash are not counted twice. Without the file, on another machine, the
+summary continues from the server's summary, and a mean begins anew.
 
-Workers' own values are not in the file: if the first row after a restart replaces an older one,
-they are those of the older step until their next row.
+Workers' own values are not in the file: if the first row after a restart replaces an older row, the
+last values are those of the older step until the workers' next row.
 """
 
 import contextlib
@@ -41,8 +41,6 @@ from otel_rl.records import KeySpec, Row
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Summary
 
-__all__ = ["RunSummary"]
-
 _NS_PER_HOUR: Final = 3_600_000_000_000
 
 _MAX_PENDING: Final = 64  # changes of a value since the last step; the oldest is then as settled
@@ -55,14 +53,14 @@ _EXTREMES: Final = {Summary.MAX: max, Summary.MIN: min, Summary.PEAK: max}
 
 @dataclass(slots=True)
 class _Value:
-    """Summary of one key, as it is in the file.
+    """Summary of one key, as the file holds it.
 
     Attributes:
-        kind: A ``Summary``.
-        best: Largest, smallest or sum.
+        kind: Kind of the summary, a ``Summary``.
+        best: Largest value, smallest value or sum.
         count: Number of values in ``best``.
-        settled: Up to the end of the last step.
-        pending: (time, value) of the changes after that, in order.
+        settled: Summary up to the end of the last step.
+        pending: (time, value) of later changes, in order.
     """
 
     kind: str
@@ -92,14 +90,14 @@ class _Value:
             self.best = _EXTREMES[Summary(self.kind)](self.best, value)
 
     def settle(self, time_ns: int) -> bool:
-        """Move values up to a time to ``settled``. Returns whether there were any."""
+        """Move values up to a time into ``settled``. Returns whether there were any."""
         before = len(self.pending)
         while self.pending and self.pending[0][0] <= time_ns:
             self.settled = self.pending.pop(0)[1]
         return len(self.pending) < before
 
     def shown(self) -> object:
-        """Return the value in W&B; None if there is none yet."""
+        """Return the value for W&B; None if there is none yet."""
         if self.kind == Summary.LAST_STEP:
             if self.settled is None and self.pending:
                 return self.pending[-1][1]
@@ -121,12 +119,12 @@ class _Value:
 
 
 class RunSummary:
-    """Summary of one run, and the time of its first row. One thread.
+    """Summary of one run, and the time of its first row. One thread uses it.
 
     Args:
-        file: Keeps the state; None for a run that is written anew after a crash.
+        file: File that keeps the state; None for a run that is written anew after a crash.
         row: Number of the next row.
-        server: Queries the summary at the server, for a run whose file is not here.
+        server: Queries the summary at the server, for a run whose file is not on this machine.
     """
 
     def __init__(
@@ -200,7 +198,7 @@ class RunSummary:
         self._write()
 
     def changed(self) -> dict[str, object]:
-        """Return the values that W&B shows instead of last values, once it has the rows."""
+        """Return the values that W&B shows instead of last values, once W&B has the rows."""
         shown = {wandb_key(key): self._values[key].shown() for key in sorted(self._changed)}
         shown |= {wandb_key(key): self._newest[key][1] for key in sorted(self._outdated)}
         self._changed.clear()
@@ -260,7 +258,7 @@ class RunSummary:
         return True
 
     def _write(self) -> None:
-        """Keep the state. A full disk must not stop the rows."""
+        """Write the state to the file. A full disk must not stop the rows."""
         if self._file is None:
             return
         state = {
@@ -284,7 +282,7 @@ class RunSummary:
 
 
 def _as_shown(value: float | None) -> float | str | None:
-    """Return a value as W&B shows those of keys: inside a summary its SDK makes null of NaN."""
+    """Return a value as W&B shows those of keys: inside a summary its SDK turns NaN into null."""
     if value is None or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

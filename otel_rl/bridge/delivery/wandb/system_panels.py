@@ -3,10 +3,10 @@
     gpu/node1/gpu0/utilization = 0.5   ->   system.gpu.0.gpu/l:node1.trainer-0 = 50
     host/node1/cpu/utilization = 0.5   ->   system.cpu/l:node1 = 50
 
-These panels show samples of the process that called ``wandb.init``: of the bridge. The record of
-such samples can also be sent through an interface that is not public. So it is used only in the
-range of versions whose ends were tried, and if the interface differs, nothing is sent: the same
-values are in the rows.
+W&B's System panels show samples of the process that called ``wandb.init``, which is the bridge. The
+record of such samples can also be sent through an interface that is not public. So it is used only
+for a range of versions whose ends were tried, and if the interface differs, nothing is sent: the
+same values are in the rows.
 """
 
 import logging
@@ -18,8 +18,6 @@ from otel_rl.records import Device, Row
 
 if TYPE_CHECKING:
     import wandb
-
-__all__ = ["SystemPanels", "is_supported", "native"]
 
 _TRIED: Final = range(23, 32)
 """Minor versions of W&B 0 of which the first and the last were tried."""
@@ -63,7 +61,7 @@ def is_supported(version: str) -> bool:
 
 
 def native(row: Row, devices: Mapping[str, Device]) -> dict[str, float]:
-    """Return W&B's own metrics for the values of a row that are of a GPU or a host."""
+    """Return W&B's own metrics for a row's values of GPUs and hosts."""
     found: dict[str, float] = {}
     values = {**row.devices, **row.values} if row.devices else row.values
     for place, (prefix, device) in enumerate(devices.items()):
@@ -96,7 +94,7 @@ def _of_host(values: Mapping[str, float], prefix: str, host: str) -> dict[str, f
 
 
 class SystemPanels:
-    """Sends metrics of devices to a run's System panels. Never raises: rows have them, too."""
+    """Sends metrics of devices to a run's System panels. Never raises: the rows have them, too."""
 
     def __init__(self, run: "wandb.Run") -> None:
         import wandb
@@ -149,7 +147,7 @@ def _number(device: Device, place: int) -> int:
 
 
 def _label(device: Device) -> str:
-    """Return the host and the worker that first reported the device, which stay the same."""
+    """Return the host and the worker that first reported the device; neither ever changes."""
     _, _, part = device.name.partition(".")
     words = [device.host, part, *(worker.replace("/", "-") for worker in device.workers[:1])]
     return ".".join(word for word in words if word)

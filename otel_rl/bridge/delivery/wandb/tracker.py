@@ -8,10 +8,10 @@ Online, the server is the tracker. Rows are safe when its line count includes th
 
 Offline, a file is the tracker, and such a file cannot be continued: every way of resuming starts at
 step 0, and a crash loses what the SDK had in memory. So no row in it counts as safe, ``open``
-returns 0, and the whole run is written anew from the journal into a new directory. When that is
-finished and was read back from the disk (``offline.py``), older directories of the run with
-no more rows of this journal are removed, and one is left. Upload it with ``wandb sync`` after the
-run is over: W&B appends a directory that it syncs a second time.
+returns 0, and the whole run is written anew from the journal into a new directory. When the new
+directory is finished and was read back from the disk (``offline.py``), older directories of the run
+with no more rows of this journal are removed, and one is left. Upload it with ``wandb sync`` after
+the run is over: W&B appends a directory that it syncs a second time.
 
 ``wandb`` has global state (threads, a subprocess, exit hooks), so one process holds one run.
 """
@@ -58,13 +58,11 @@ from otel_rl.semconv import names
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["WandbTracker"]
-
 _MAX_NAME_LENGTH = 128  # the server's limit for the names of runs and groups
 
 
 class WandbTracker:
-    """Tracker of one W&B run. See the module."""
+    """Tracker of one W&B run; see the module's docstring."""
 
     def __init__(self) -> None:
         self._settings = WandbSettings()
@@ -152,7 +150,7 @@ class WandbTracker:
                 run.summary.update(changed)
 
     def describe(self, description: Description, /) -> None:
-        """Update the run. Its group and job type are those at its opening."""
+        """Update the run's metadata. Its group and job type stay those of its opening."""
         shown = self._opened()
         with translated():
             show(shown.run, description)
@@ -166,7 +164,7 @@ class WandbTracker:
             shown.panels.know(description.devices)
 
     def flush(self, *, timeout_s: float) -> int | None:
-        """Query the server until it has all rows. Offline, no row is ever safe."""
+        """Query the server until it has all rows, or the timeout. Offline, no row is ever safe."""
         self._opened()
         if self._copy is None:
             return self._upload.wait(self._remote.rows, timeout_s=timeout_s)

@@ -1,13 +1,13 @@
 """Saves a dashboard as a workspace view of a W&B project.
 
-The view has a name of its own, so that no other view is touched. The server keeps no word of who
-changed it: a digest of the view as it was after the last call is kept in a note of the user, with
-its keys, and a view that differs is a person's from then on. So is the absence of a view that was
-written before. Runs share the note, whatever their directories: it is by server, entity and
-project. Without a place for it a view is only made where none is.
+The view has a name of its own, so that no other view is touched. The server does not record who
+changed a view: a digest of the view as of the last call is kept in a note of the user, with the
+view's keys, and a view that differs counts as a person's from then on. So does the absence of a
+view that was written before. Runs share the note, whatever their directories: there is one for each
+server, entity and project. Without a place for the note a view is only made where there is none.
 
-A run makes the view with its first row if the project has none, and replaces it once it has all its
-keys and more. ``otel-rl dashboard`` makes one of all runs of a journal.
+A run makes the view with its first row if the project has none, and replaces the view once the run
+has all the view's keys and more. ``otel-rl dashboard`` makes a view of all runs of a journal.
 """
 
 import contextlib
@@ -35,8 +35,6 @@ from otel_rl.records import CONSOLE, KeySpec
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Workspace
 
-__all__ = ["VIEW_TITLE", "ProjectView", "save_view"]
-
 _log = logging.getLogger(__name__)
 
 VIEW_TITLE: Final = "otel_rl"
@@ -62,20 +60,18 @@ query SavedView($entity: String, $project: String, $name: String) {
 
 @dataclass(frozen=True, slots=True)
 class _SavedView:
-    """View at the server."""
-
     id: str
     digest: str
 
 
 class _Note:
-    """What was written last, for as long as its file is open.
+    """Record of the view that was written last, valid while its file is open.
 
     Args:
-        file: Locked; None without a place for it.
+        file: Locked file; None without a place for it.
 
     Attributes:
-        digest: Of the view; empty if none was written.
+        digest: Digest of the view; empty if none was written.
     """
 
     def __init__(self, file: TextIO | None) -> None:
@@ -94,7 +90,7 @@ def save_view(account: Account, keys: Sequence[KeySpec], *, is_forced: bool = Fa
     """Create or replace the view, and return its URL.
 
     Raises:
-        TrackerRejected: A person has changed the view, or the server refuses.
+        TrackerRejected: A person has changed the view, or the server refuses the change.
         TrackerUnavailable: The server cannot be reached.
     """
     entity = account.entity or _default_entity(account)
@@ -110,12 +106,12 @@ def save_view(account: Account, keys: Sequence[KeySpec], *, is_forced: bool = Fa
 
 
 class ProjectView:
-    """View of the project of one online run, from its first row on. One thread.
+    """View of the project of one online run, from its first row on. One thread uses it.
 
-    A thread of its own asks and writes: rows do not wait for it, and no failure reaches them.
+    A thread of its own queries and writes: rows do not wait for it, and no failure reaches them.
 
     Args:
-        account: Online.
+        account: Account of an online run.
     """
 
     def __init__(self, account: Account) -> None:
@@ -125,13 +121,13 @@ class ProjectView:
         self._thread: threading.Thread | None = None
 
     def learn(self, keys: Sequence[KeySpec]) -> None:
-        """Take new keys, and look at the view if there are many more than at the last look."""
+        """Learn new keys, and look at the view if there are many more than at the last look."""
         self._keys += keys
         if len(self._keys) > _MORE * self._looked:
             self._look()
 
     def finish(self) -> None:
-        """Look once more if there are new keys, for a bounded time."""
+        """Look at the view once more if there are new keys, for a bounded time."""
         self._join()
         if len(self._keys) > self._looked:
             self._look()
@@ -167,7 +163,7 @@ class ProjectView:
 
 @contextmanager
 def _note(account: Account, entity: str) -> Iterator[_Note]:
-    """Read the note of a project. Nothing else reads it until the end of the block."""
+    """Read the note of a project, and keep others from reading it until the end of the block."""
     with contextlib.ExitStack() as stack:
         file = None
         try:
@@ -213,7 +209,7 @@ def _write(
 
 
 def _tables(keys: Sequence[KeySpec]) -> Sequence[str]:
-    """Return the tables in the summary of runs: the causes first, then the samples."""
+    """Return the tables in the summaries of runs: causes first, then samples."""
     tables = [spec.key for spec in keys if spec.statistic == "table" and spec.key != CONSOLE]
     ranked = [key for key in tables if key == _RANKED]
     return [*ranked, *(f"{key}{ALL_STEPS}" for key in tables if key != _RANKED)]
@@ -240,7 +236,7 @@ def _workspace(
         )
 
     def notes(section: Section) -> list[MarkdownPanel]:
-        """What is healthy, beside the charts: a W&B chart has no place for words."""
+        """Return panels that say what is healthy, as a W&B chart has no place for words."""
         told = dict.fromkeys(
             f"- **{panel.title}**: {panel.healthy}" for panel in section.panels if panel.healthy
         )

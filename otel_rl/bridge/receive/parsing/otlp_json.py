@@ -5,8 +5,8 @@ OTLP/JSON is the JSON mapping of protobuf with four changes: trace and span ids 
 lowerCamelCase only, and unknown keys are ignored.
 https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding
 
-JavaScript writes NaN and infinities as null. So a measurement that is null is NaN here; everywhere
-else null is an absent value, as in protobuf's mapping.
+JavaScript writes NaN and infinities as null. So a measurement that is null is read as NaN; null
+means an absent value everywhere else, as in protobuf's mapping.
 """
 
 import binascii
@@ -24,8 +24,6 @@ from otel_rl.bridge.receive.parsing.preparse import SMALLER_BATCHES
 from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.signals import Signal
-
-__all__ = ["MAX_DEPTH", "parse_json"]
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 Scalar = str | bytes | int | float | bool
@@ -49,12 +47,13 @@ def parse_json(signal: Signal, payload: bytes, *, max_objects: int) -> ExportReq
     """Parse a JSON request.
 
     Args:
-        payload: UTF-8.
+        payload: JSON in UTF-8.
         max_objects: Bound on objects and arrays at every depth, checked before any is created.
-            Members and elements are held to a multiple of it.
+            Members and elements are held to a multiple of this bound.
 
     Raises:
-        MalformedRequest: The payload is not a request of this signal. Names the faulty path.
+        MalformedRequest: The payload is not a request of this signal. The error names the faulty
+            path.
         RequestTooLarge: The payload holds too many objects or members.
     """
     _check_object_count(payload, max_objects)
@@ -74,7 +73,7 @@ def _json_of(payload: bytes) -> Json:
 
 
 def _check_object_count(payload: bytes, max_objects: int) -> None:
-    """Refuse a payload that would become too many objects, at a fraction of the cost of parsing."""
+    """Refuse a payload with too many objects, at a fraction of the cost of parsing it."""
     # Also counts brackets and commas in strings, which are few beside the bound.
     max_members = max_objects * _MEMBERS_PER_OBJECT
     objects, members = payload.count(b"{") + payload.count(b"["), payload.count(b",")
@@ -93,7 +92,6 @@ class _Field:
 
 
 def _fill(message: Message, value: Json, path: str, depth: int) -> None:
-    """Set the fields of a message."""
     if not isinstance(value, dict):
         raise MalformedRequest(f"{path} must be an object.")
     if depth == 0:

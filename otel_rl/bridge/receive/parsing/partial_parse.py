@@ -1,8 +1,8 @@
 """Recovers the readable resources of a malformed request.
 
 A collector joins requests of many processes. One text that is not UTF-8, or one value nested too
-deep, would cost all of them their data: a collector drops a batch that is answered 400. So each
-resource of such a request is parsed by itself.
+deep, would cost all of them their data: a collector drops a batch that is answered with 400. So
+each resource of such a request is parsed by itself.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from otel_rl.bridge.otlp.attributes import experiment_of
+from otel_rl.bridge.otlp.attributes import experiment_of, team_of
 from otel_rl.bridge.receive.parsing.preparse import (
     SMALLER_BATCHES,
     check_message_count,
@@ -21,8 +21,6 @@ from otel_rl.bridge.receive.parsing.preparse import (
 from otel_rl.bridge.receive.signal_specs import SignalSpec
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.records import ExperimentKey
-
-__all__ = ["PartialRequest", "UnreadablePart", "parse_partially"]
 
 _FIRST = 1  # field number of resources in a request, and of the resource in such a part
 
@@ -34,17 +32,19 @@ class UnreadablePart:
     Attributes:
         items: Number of points, spans or log records, as far as they can be counted; at least one.
         experiment: Experiment of the resource, if it can be read.
-        is_wanted: Whether it may hold anything that the bridge would keep.
+        team: Team that the resource names, if it can be read; else empty.
+        is_wanted: Whether the part may hold anything that the bridge would keep.
     """
 
     items: int
     experiment: ExperimentKey | None
+    team: str
     is_wanted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PartialRequest:
-    """Request without its unreadable parts.
+    """A request without its unreadable parts.
 
     Attributes:
         payload: The readable rest.
@@ -64,7 +64,7 @@ def parse_partially(
         None if nothing is readable, or the parts cannot be separated, as in a truncated request.
 
     Raises:
-        RequestTooLarge: It has too many parts.
+        RequestTooLarge: The request has too many parts.
     """
     readable: list[bytes] = []
     unreadable: list[UnreadablePart] = []
@@ -99,14 +99,18 @@ def _can_be_read(spec: SignalSpec, part: bytes, max_messages: int, max_parts: in
 def _unreadable(spec: SignalSpec, part: bytes, content: bytes) -> UnreadablePart:
     items = max(1, count_messages(part, spec.request.DESCRIPTOR, spec.item_types))
     is_wanted = not spec.markers or any(marker in part for marker in spec.markers)
-    return UnreadablePart(items, _experiment(content), is_wanted)
+    resource = _resource(content)
+    return UnreadablePart(
+        items, experiment_of(resource.attributes), team_of(resource.attributes), is_wanted
+    )
 
 
-def _experiment(content: bytes) -> ExperimentKey | None:
+def _resource(content: bytes) -> Resource:
+    """Return the resource of a part; an empty one if it cannot be read."""
     try:
         for number, _, start, end in fields(content):
             if number == _FIRST:
-                return experiment_of(Resource.FromString(content[start:end]).attributes)
+                return Resource.FromString(content[start:end])
     except (DecodeError, MalformedRequest):
         pass
-    return None
+    return Resource()

@@ -1,9 +1,9 @@
 """Counts the messages of a request before it is parsed.
 
-A message can be two bytes on the wire and about 80 in memory, so 16 MiB of empty data points take
+A message can take two bytes on the wire and about 80 in memory, so 16 MiB of empty data points take
 670 MiB. A bound on bytes alone is therefore not enough; this walk over the wire format is. It costs
-a few hundred nanoseconds for each message or string, so the bound on their number bounds its time,
-too: numbers, and rows of fields of one length, are skipped by regular expressions, thousands at a
+a few hundred nanoseconds for each message or string, so the bound on their number bounds the time
+of the walk, too: regular expressions skip numbers, and rows of fields of one length, thousands at a
 time.
 """
 
@@ -15,13 +15,6 @@ from functools import cache, lru_cache
 from google.protobuf.descriptor import Descriptor
 
 from otel_rl.errors import MalformedRequest, RequestTooLarge
-
-__all__ = [
-    "SMALLER_BATCHES",
-    "check_message_count",
-    "count_messages",
-    "fields",
-]
 
 SMALLER_BATCHES = (
     "Send smaller batches: max_export_batch_size of an SDK's exporter, send_batch_max_size of a "
@@ -59,13 +52,13 @@ def check_message_count(
 ) -> None:
     """Refuse a payload that would become more than ``max_messages`` messages when parsed.
 
-    Nearly every payload is too short for that and is not walked.
+    Nearly every payload is too short for that, and is not walked.
 
     Args:
         payload: A serialized message of type ``root``.
-        root: Descriptor, which defines the fields that are messages.
+        root: Descriptor of the type, which tells which fields are messages.
         max_messages: Bound on messages at every depth, empty ones included. Strings are held to a
-            multiple of it.
+            multiple of this bound.
         max_parts: Bound on data points, spans and log records, and separately on resources, scopes
             and metrics. Defaults to ``max_messages``.
 
@@ -142,11 +135,11 @@ class _Counts:
 
 @dataclass(slots=True)
 class _Kind:
-    """Message type, as far as it is counted.
+    """A message type, as far as its messages are counted.
 
     Attributes:
-        part: Kind that it counts as.
-        children: Message types of its fields, by number; other fields are strings or numbers.
+        part: Kind of part that a message of this type counts as.
+        children: Message types of the fields, by number; other fields are strings or numbers.
     """
 
     part: str
@@ -218,7 +211,7 @@ def _too_many(n: int, what: str) -> RequestTooLarge:
 def _long_head(payload: bytes, position: int, end: int, stride: int) -> tuple[int, int, int, int]:
     """Find the next length-delimited field: its start, number, length and content start.
 
-    The number is 0 if there were only numbers; the content start is then their end.
+    The number is 0 if only numbers were left; the content start is then their end.
     """
     found = _NUMBERS.match(payload, position, stride)
     start = position if found is None else found.end()
@@ -233,7 +226,7 @@ def _long_head(payload: bytes, position: int, end: int, stride: int) -> tuple[in
 
 
 def _skip_row(payload: bytes, head: bytes, length: int, position: int, end: int) -> int:
-    """Return the position after a row of fields with this tag and length."""
+    """Return the position after a row of fields with the same tag and length."""
     if len(head) > _MAX_HEAD_BYTES or length > _MAX_ROW_FIELD_BYTES:
         return position
     found = _row_of(head, length).match(payload, position, end)
@@ -288,7 +281,7 @@ def _submessages(_full_name: str, descriptor: Descriptor) -> Mapping[int, Descri
 
 
 def _tag_of(wire_type: int) -> bytes:
-    """Build an expression for the tag of a field of ``wire_type``, of any number."""
+    """Build a regular expression for the tag of a field of ``wire_type``, with any number."""
     starts = [byte for byte in range(8, 256) if byte & 7 == wire_type]
     short = b"".join(b"\\x%02x" % byte for byte in starts if byte < 0x80)
     long = b"".join(b"\\x%02x" % byte for byte in starts if byte >= 0x80)

@@ -1,7 +1,7 @@
 """Rules for the shape of the log events that the bridge knows, one function each.
 
-Attributes that the bridge needs must be present and of the right type: the sender gets the fault,
-where a later stage could only guess or drop. All other content passes unchanged.
+Attributes that the bridge needs must be present and of the right type: the sender is told of a
+fault, where a later stage could only guess or drop. All other content passes unchanged.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,8 +13,6 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.semconv import names
-
-__all__ = ["LARGE_ATTRIBUTES", "Problem", "event_problem"]
 
 Problem = tuple[Refusal, str] | None
 """First fault, as reason and detail."""
@@ -47,8 +45,6 @@ _CELLS = frozenset({"string_value", "bool_value", "int_value", "double_value", N
 
 
 class _Fault(Exception):
-    """Fault somewhere within an event."""
-
     def __init__(self, reason: Refusal, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
@@ -73,7 +69,7 @@ class _Event:
         self._limits = limits
 
     def get(self, key: str, kind: str, *, required: bool = False) -> AnyValue | None:
-        """Return an attribute, which must be of this kind; None if it is absent."""
+        """Return an attribute, which must be of a kind; None if it is absent."""
         values = [pair.value for pair in self._record.attributes if pair.key == key]
         if len(values) > 1:
             # Choosing one of the two would be a guess.
@@ -86,7 +82,6 @@ class _Event:
         return None
 
     def one_of(self, key: str, words: type[StrEnum]) -> None:
-        """Require the attribute to be one of ``words``."""
         value = self.get(key, "string_value", required=True)
         if value is not None and value.string_value not in list(words):
             known = ", ".join(words)
@@ -143,7 +138,6 @@ class _Event:
             self._check_text(text.string_value, key)
 
     def body_text(self) -> None:
-        """Require the body to be text."""
         _must_be("string_value", self._record.body, "the body")
         self._check_text(self._record.body.string_value, "the body")
 

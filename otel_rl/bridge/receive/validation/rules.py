@@ -44,7 +44,9 @@ DataPoint = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint
 _NUMBERS = frozenset({"gauge", "sum"})
 _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
-_NAME_ATTRIBUTES = frozenset({names.RL_EXPERIMENT_NAME, names.RL_TRIAL_NAME, names.RL_WORKER_ROLE})
+_NAME_ATTRIBUTES = frozenset(
+    {names.RL_EXPERIMENT_NAME, names.RL_TRIAL_NAME, names.RL_WORKER_ROLE, names.OTEL_RL_TEAM}
+)
 
 _MIN_KEY_VALUE_BYTES = 2  # a tag and a length of 0
 
@@ -68,15 +70,15 @@ _SHOWN_ID_BYTES = 20  # anything longer is no id, and may be as long as a reques
 class Rules:
     """Limits, applied to one request received at ``now_ns``. Stateless.
 
-    They are ``PointRules``, too.
+    ``Rules`` implements ``PointRules``.
 
     Attributes:
-        mark: The bounds, see ``PointRules``.
-        earliest_ns: Earliest time.
-        latest_ns: Latest time.
-        short_bytes: Size of attributes that have no fault.
-        max_exemplars: Exemplars of a point.
-        max_buckets: Buckets of a point.
+        mark: Bounds of the rules, see ``PointRules``.
+        earliest_ns: Earliest time that is accepted.
+        latest_ns: Latest time that is accepted.
+        short_bytes: Size of attributes up to which they have no fault.
+        max_exemplars: Largest number of exemplars of a point.
+        max_buckets: Largest number of buckets of a point.
     """
 
     def __init__(self, limits: ReceiveLimits, now_ns: int) -> None:
@@ -184,7 +186,7 @@ class Rules:
         return buckets
 
     def are_sound(self, metric: str, kind: str, points: Sequence[Any]) -> bool:
-        """Return whether no point of a histogram or a summary has a fault, by a quick test.
+        """Return whether a quick test shows that no point of a histogram or summary has a fault.
 
         Raises:
             DecodeError: An exemplar cannot be parsed.
@@ -206,7 +208,7 @@ class Rules:
         return self.earliest_ns <= min(times_ns) and max(times_ns) <= self.latest_ns
 
     def exemplar_size(self, metric: str, size_bytes: int) -> Problem:
-        """Check the size of an exemplar: at most that of one with all attribute bytes allowed."""
+        """Check an exemplar's size: at most that of one with all attribute bytes allowed."""
         if size_bytes <= self._max_exemplar_bytes:
             return None
         detail = f"An exemplar of metric {metric} has {size_bytes} bytes"
@@ -305,7 +307,7 @@ def _size_bytes(attributes: Iterable[KeyValue]) -> int:
 
 
 def _is_empty(point: NumberDataPoint) -> bool:
-    """Return whether a point lacks a value without the flag for it. It would be read as 0."""
+    """Return whether a point lacks a value and the flag for that; it would be read as 0."""
     return point.WhichOneof("value") is None and not point.flags & _NO_VALUE
 
 
@@ -394,7 +396,7 @@ def _id_problem(span: Span) -> Problem:
 
 
 def _harmless_bytes(limits: ReceiveLimits) -> int:
-    """Return the size up to which no name, link or phase of a span can be over its bound."""
+    """Return the size up to which no name, link or phase of a span can exceed its bound."""
     return min(
         limits.max_span_bytes,
         limits.max_span_name_bytes,

@@ -1,8 +1,7 @@
 """Walks a request from the outside in, and removes items that break a rule.
 
-Metrics are read on the way (``otlp/columns.py``): identities that are known, with numbers within
-the bounds, are sound. Only where something is new or in doubt is each item of the resource checked
-by its rule.
+Metrics are read on the way (``otlp/columns.py``): known identities with numbers within the bounds
+are sound. Only where something is new or in doubt is each item of the resource checked by its rule.
 """
 
 from collections.abc import Callable, MutableSequence, Sequence, Sized
@@ -27,7 +26,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from otel_rl.bridge.counters import Refusal
-from otel_rl.bridge.otlp.attributes import event_name, experiment_of, run_of_program
+from otel_rl.bridge.otlp.attributes import event_name, experiment_of, run_of_program, team_of
 from otel_rl.bridge.otlp.columns import InDoubt, ResourceReading
 from otel_rl.bridge.otlp.identities import Identified, identified
 from otel_rl.bridge.otlp.views import NumberView, exemplars_of
@@ -39,10 +38,9 @@ from otel_rl.errors import RequestTooLarge
 from otel_rl.records import ExperimentKey
 from otel_rl.semconv import names
 
-__all__ = ["Admission", "Sanitizer"]
-
-Admission = Callable[[ExperimentKey], Problem]
-"""Returns why nothing of an experiment is accepted; None if it is."""
+Admission = Callable[[ExperimentKey, str], Problem]
+"""Returns why nothing of an experiment, and of the team that its resource names, is accepted; None
+if it is."""
 
 _MIN_ITEM_BYTES = 2  # a tag and a length of 0
 
@@ -58,12 +56,12 @@ class Sanitizer:
 
     Args:
         refusals: Collects the removed items.
-        admission: Returns why nothing of an experiment is accepted; None if it is.
-        only_known: Whether metrics that are new or in doubt are an error.
+        admission: See ``Admission``; None accepts every experiment.
+        only_known: Whether new or doubtful metrics are an error.
 
     Attributes:
         accepted: Number of data points, spans or events that stayed.
-        ignored: Number of log records removed because they are no events of the bridge.
+        ignored: Number of log records removed because they are not events of the bridge.
         has_changed: Whether the request differs from its original.
         experiments: Experiment of each resource that stayed, in order.
     """
@@ -101,8 +99,8 @@ class Sanitizer:
 
         Raises:
             DecodeError: A point, an exemplar or an attribute cannot be parsed.
-            RequestTooLarge: It has too many points.
-            InDoubt: Something is, and only what is known is wanted.
+            RequestTooLarge: The request has too many points.
+            InDoubt: Something is new or in doubt, and only known metrics are wanted.
         """
         resources = request.resource_metrics
         if self._may_hold_too_many:
@@ -136,10 +134,10 @@ class Sanitizer:
         return readings
 
     def _identified(self, resource: Resource) -> tuple[Identified, Problem]:
-        """Return a resource with its experiment, and why the resource is refused, if so."""
+        """Return a resource with its experiment, and why the resource is refused, if it is."""
         found = identified(resource.SerializeToString())
         if found.sound_for is self._rules.mark and found.experiment is not None:
-            return found, self._admit(found.experiment)
+            return found, self._admit(found.experiment, found.team)
         if self._only_known:
             raise InDoubt
         problem = self._resource_problem(resource)
@@ -161,7 +159,7 @@ class Sanitizer:
         """Sanitize the spans of a request.
 
         Raises:
-            RequestTooLarge: It has too many.
+            RequestTooLarge: The request has too many spans.
         """
         self._walk(
             request.resource_spans,
@@ -175,10 +173,10 @@ class Sanitizer:
         """Remove other log records, and sanitize the events.
 
         A collector may send all logs of a site: a record that is not kept needs no permission, and
-        is not refused.
+        does not count as refused.
 
         Raises:
-            RequestTooLarge: It has too many records.
+            RequestTooLarge: The request has too many records.
         """
         resources = request.resource_logs
         n_records = sum(map(_count_all_records, resources))
@@ -209,10 +207,11 @@ class Sanitizer:
 
         Args:
             resources: The parts of the request, one for each resource.
-            scopes_of: Returns the parts of such a part, one for each scope.
-            items_of: Returns the content of a scope. An empty one is removed without a report.
+            scopes_of: Returns the parts of a resource's part, one for each scope.
+            items_of: Returns the items of a scope. A scope without items is removed without a
+                report.
             count: Returns the number of items of a scope.
-            screen: Removes items of a scope, and adds those that stay to ``accepted``.
+            screen: Removes refused items of a scope, and adds the number of others to ``accepted``.
         """
 
         def keeps_resource(part: R) -> bool:
@@ -263,7 +262,7 @@ class Sanitizer:
         return True
 
     def _kept_number(self, metric: str, kind: str, serialized: bytes) -> bytes:
-        """Return what stays of a serialized point; nothing if it is refused."""
+        """Return the rest of a serialized point; empty if the point is refused."""
         point = NumberView.FromString(serialized)
         n_exemplars = len(exemplars_of(point))
         if not self._keeps_point(metric, kind, point):
@@ -316,19 +315,19 @@ class Sanitizer:
         experiment = experiment_of(resource.attributes)
         if experiment is None:
             return Refusal.NO_EXPERIMENT, "The resource names no experiment"
-        return self._admit(experiment)
+        return self._admit(experiment, team_of(resource.attributes))
 
-    def _admit(self, experiment: ExperimentKey) -> Problem:
+    def _admit(self, experiment: ExperimentKey, team: str) -> Problem:
         """Return why nothing of an experiment is accepted; else make it the current one."""
         self._experiment = None
-        problem = self._admission(experiment) if self._admission is not None else None
+        problem = self._admission(experiment, team) if self._admission is not None else None
         if problem is None:
             self._experiment = experiment
             self.experiments.append(experiment)
         return problem
 
     def _name_experiment(self, resource: Resource) -> None:
-        """Give a resource without an experiment that of its program, or the default one."""
+        """Give a resource without an experiment its program's experiment, or the default one."""
         if any(a.key == names.RL_EXPERIMENT_NAME for a in resource.attributes):
             return
         own = run_of_program(resource.attributes)

@@ -1,8 +1,8 @@
 """Validates a request. Pure: time is an argument, no state is kept between calls.
 
 Malformed bytes are refused as a whole, or for one resource if the others are readable. Items over a
-limit are removed, counted and reported to the sender; everything else passes unchanged, so a
-request of one experiment with nothing to refuse keeps its bytes.
+limit are removed, counted and reported to the sender; other items pass unchanged, so a request of
+one experiment with nothing to refuse keeps its bytes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,23 +24,22 @@ from otel_rl.bridge.receive.validation.sanitize import Admission, Sanitizer
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import Batch, ExperimentKey, Signal
 
-__all__ = ["Validated", "validate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """Accepted part of one request.
+    """The accepted part of one request.
 
     Attributes:
-        batches: The request without refused items, one batch for each experiment in it.
-        accepted: Data points, spans or events in ``batches``.
-        refused_of_runs: Refused data points, spans or events, by reason and by experiment, where it
-            is known and admitted.
-        exemplars_refused: Exemplars removed from accepted points, by reason.
-        ignored: Log records removed because the bridge does not use them.
-        dropped_earlier: Data points of earlier requests that were dropped after their answer,
-            reported now.
-        message: For the sender: refused items, the reason, and the remedy. Empty if there are none.
+        batches: The request without refused items, as one batch for each of its experiments.
+        accepted: Number of data points, spans or events in ``batches``.
+        refused_of_runs: Number of refused data points, spans or events, by reason and by
+            experiment, where the experiment is known and admitted.
+        exemplars_refused: Number of exemplars removed from accepted points, by reason.
+        ignored: Number of log records removed because the bridge does not use them.
+        dropped_earlier: Number of data points of earlier requests that were dropped after their
+            answer, and are reported now.
+        message: Text for the sender: refused items, the reason, and the remedy. Empty if none was
+            refused.
     """
 
     batches: Sequence[Batch]
@@ -55,7 +54,7 @@ class Validated:
 
     @property
     def refused(self) -> Mapping[Refusal, int]:
-        """Return the refused data points, spans or events, by reason."""
+        """Return the number of refused data points, spans or events, by reason."""
         return by_reason(self.refused_of_runs)
 
 
@@ -68,16 +67,16 @@ def validate(
 ) -> Validated:
     """Apply the limits to a request.
 
-    Takes time and memory in proportion to its content, see ``check_message_count``.
+    Time and memory are in proportion to the content, see ``check_message_count``.
 
     Args:
-        request: As protobuf bytes or as a message.
-        now_ns: The bridge's own clock; bounds the times of points.
+        request: The request, as protobuf bytes or as a message.
+        now_ns: Time by the bridge's own clock; it bounds the times of points.
         admission: See ``Sanitizer``.
 
     Raises:
         MalformedRequest: Neither the request nor any part of it is of this signal.
-        RequestTooLarge: It holds too many messages, points, spans or log records.
+        RequestTooLarge: The request holds too many messages, points, spans or log records.
     """
     payload = request if isinstance(request, bytes) else request.SerializeToString()
     spec = SIGNALS[signal]
@@ -99,11 +98,11 @@ def validate(
 def validate_known(
     payload: bytes, limits: ReceiveLimits, now_ns: int, admission: Admission
 ) -> Validated:
-    """Do the same as ``validate`` for a metrics request of which everything is known.
+    """Do the same as ``validate`` for a metrics request with only known identities.
 
     Raises:
-        InDoubt: Something is not, or is not within the bounds.
-        RequestTooLarge: As in ``validate``.
+        InDoubt: An identity is not known, or a value is not within the bounds.
+        RequestTooLarge: See ``validate``.
     """
     refusals = Refusals(SIGNALS[Signal.METRICS].items)
     try:
@@ -116,7 +115,6 @@ def validate_known(
 def _refused(
     spec: SignalSpec, unreadable: Sequence[UnreadablePart], admission: Admission | None
 ) -> Refusals:
-    """Return the refusals of the parts that cannot be read."""
     refusals = Refusals(spec.items)
     for part in unreadable:
         if not part.is_wanted:
@@ -124,7 +122,7 @@ def _refused(
         key = part.experiment
         owner = "a resource" if key is None else f"experiment {str(key)[:64]!r}"
         # A run shows its refused items, but not those of senders that may not write it.
-        is_welcome = key is not None and (admission is None or admission(key) is None)
+        is_welcome = key is not None and (admission is None or admission(key, part.team) is None)
         detail = f"What {owner} sends cannot be read"
         refusals.add(Refusal.MALFORMED, detail, part.items, run=key if is_welcome else None)
     return refusals
@@ -140,7 +138,7 @@ def _admit(
     *,
     only_known: bool = False,
 ) -> Validated:
-    """Validate a readable request. ``refusals`` holds earlier refusals, and then all."""
+    """Validate a readable request. ``refusals`` holds earlier refusals, and gets the new ones."""
     spec = SIGNALS[signal]
     screen = Sanitizer(
         limits, now_ns, refusals, admission, size_bytes=len(payload), only_known=only_known
@@ -195,7 +193,7 @@ def _by_experiment(
     experiments: Sequence[ExperimentKey],
     unchanged: bytes | None,
 ) -> Iterator[tuple[ExperimentKey, bytes]]:
-    """Split the request by experiment. A collector joins several."""
+    """Split a request by experiment; a collector may join requests of several."""
     of_keys: dict[ExperimentKey, list[Message]] = {}
     for key, resource in zip(experiments, getattr(request, resources), strict=True):
         of_keys.setdefault(key, []).append(resource)

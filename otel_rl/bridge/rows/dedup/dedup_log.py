@@ -1,9 +1,8 @@
-"""Bounded memory of the single points of an experiment, logged beside the state.
+"""Bounded memory of an experiment's accepted single points, logged beside its state.
 
-Points that tile time are stored with their series, see ``dedup.py``. All others take sixteen bytes
-a point or thirty-two bytes a step, too much to be written again with every commit. So they are
-returned as a log of new points, stored in the transaction of the rows, and read again after a
-restart.
+Points that tile time are stored with their series, see ``dedup.py``. Single points take sixteen
+bytes each, or thirty-two bytes for a step, too much to be written again with every commit. So new
+points are returned as a log, stored in the transaction of the rows, and read again after a restart.
 """
 
 from array import array
@@ -23,8 +22,6 @@ from otel_rl.bridge.journal.state import (
 )
 from otel_rl.bridge.rows.dedup.series_dedup import NO_STEP, SeriesDedup
 
-__all__ = ["DedupLog", "DedupMemory", "Part"]
-
 # Points in a part of the log, which is read part by part. One takes 40 bytes.
 _PART_POINTS = 1 << 17
 
@@ -33,7 +30,7 @@ _SAMPLED = 64
 
 
 class DedupLog(NamedTuple):
-    """Accepted single points, to be stored beside the state and passed to ``restore``.
+    """Accepted single points, which are stored beside the state and passed to ``restore``.
 
     Attributes:
         body: Opaque.
@@ -46,7 +43,8 @@ class DedupLog(NamedTuple):
 class Part(Stored):
     """Part of the log: columns of one length each.
 
-    Single points by stream, time and step; values of steps by stream, step, start and time.
+    Single points are listed by stream, time and step; values of steps by stream, step, start and
+    time.
     """
 
     numbers: Integers
@@ -60,10 +58,10 @@ class Part(Stored):
 
 
 class DedupMemory:
-    """Accepted points of each series that may report again, by the number of its stream.
+    """Accepted points of each series that may report them again, by the number of its stream.
 
     Attributes:
-        forgotten_ns: Single points of this time and before are forgotten.
+        forgotten_ns: Single points up to this time are forgotten.
     """
 
     def __init__(self, forgotten_ns: int = 0) -> None:
@@ -105,20 +103,20 @@ class DedupMemory:
         return True
 
     def took_times(self, *columns: Sequence[int]) -> None:
-        """Log single points that streams have taken: their numbers, times and steps."""
+        """Log single points of several streams, as columns: stream numbers, times and steps."""
         for column, values in zip(self._fresh, columns, strict=True):
             column.extend(values)
         self._remembered += len(columns[0])
 
     def took_changes(self, *columns: Sequence[Any]) -> None:
-        """Log values of steps that streams have taken: numbers, steps, starts, times, values."""
+        """Log values of steps as columns: stream numbers, steps, starts, times, values."""
         logged: tuple[array[Any], ...] = (*self._changed, self._values)
         for column, values in zip(logged, columns, strict=True):
             column.extend(values)
         self._remembered += len(columns[0])
 
     def lost_steps(self) -> dict[int, int]:
-        """Return by stream the highest step of which values were forgotten."""
+        """Return, by stream, the highest step whose values may have been forgotten."""
         return {
             number: seen.changes.lost_step
             for number, seen in self._seen.items()
@@ -135,8 +133,9 @@ class DedupMemory:
         """Return the single points accepted since the last call; None if there are none.
 
         Args:
-            max_remembered: Beyond it the older half is forgotten.
-            unknown_through_ns: Time to forget through if only dropped streams had points.
+            max_remembered: Beyond this number of points the older half is forgotten.
+            unknown_through_ns: Time up to which points count as forgotten if only dropped streams
+                had points.
         """
         fresh, changed = self._fresh, self._changed
         if not fresh[0] and not changed[0]:
@@ -154,14 +153,14 @@ class DedupMemory:
         return log
 
     def restore(self, body: bytes, max_remembered: int) -> None:
-        """Restore the result of ``take_log``, in any order.
+        """Restore results of ``take_log``, in any order.
 
         Args:
-            max_remembered: Beyond twice as many the older half is forgotten, which no log of a
-                bridge reaches.
+            max_remembered: Beyond twice this number of points, which no log of a bridge reaches,
+                the older half is forgotten.
 
         Raises:
-            StateRefused: It is something else. Points read before the fault are kept.
+            StateRefused: The bytes are not a log. Points read before the fault are kept.
         """
         for raw in decompress_each(body):
             part = decode(raw, Part)
@@ -190,7 +189,7 @@ class DedupMemory:
                 self._remembered += 1
 
     def _known(self, number: int, time_ns: int) -> SeriesDedup | None:
-        """Return the accepted points of a logged point's stream; None if they are forgotten."""
+        """Return the accepted points of a logged point's stream; None if the point is forgotten."""
         if time_ns <= self.forgotten_ns:
             return None
         seen = self._seen.get(number)

@@ -1,16 +1,16 @@
-"""De-duplication of one series.
+"""Recognises repeated points of one series.
 
-Senders repeat a request whose answer was lost, and a collector splits and joins requests, delays
-them and repeats those that were in flight when it stopped. So a repeat is recognised by its point,
-not by its request; and it may arrive hours late, so nothing may be forgotten early.
+Senders repeat a request whose answer was lost, and a collector splits, joins and delays requests
+and repeats those that were in flight when it stopped. So the bridge recognises repeated points, not
+repeated requests; and a repeat may arrive hours late, so nothing may be forgotten early.
 
-Three ways of recognition, see ``Covered`` and ``Measurements.repeats``:
+There are three ways to recognise a repeat, see ``Covered`` and ``Measurements.repeats``:
 
-* Points that tile time. The accepted ones are a union of intervals, which is one interval as long
-  as nothing is missing: constant memory, however long the run.
+* Points that tile time: the accepted ones are a union of intervals, which is one interval as long
+  as none is missing. So memory is constant, however long the run.
 * Values of steps that a stock SDK repeats with every export, each time with a new timestamp: by the
-  values, at the times at which they changed. Thirty-two bytes for each step.
-* Everything else, by (time, step): sixteen bytes each.
+  values and the times at which they changed. They take thirty-two bytes for each step.
+* All other points: by (time, step), in sixteen bytes each.
 """
 
 import math
@@ -19,8 +19,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Any, Final
-
-__all__ = ["NO_STEP", "Changes", "SeriesDedup", "SortedRows"]
 
 NO_STEP = -(1 << 63)
 """Stands for "no step" among the steps."""
@@ -50,17 +48,18 @@ Key = tuple[float, ...]
 
 
 class SortedRows:
-    """Rows sorted by ``keys`` integers each, with an optional number beside them.
+    """Rows sorted by ``keys`` integers each, with an optional number beside the keys.
 
-    As dense in memory as arrays. One array would move all later rows for an insertion, at quadratic
-    cost if the newest arrive first. These are many short ones, of which one is moved.
+    The rows are as dense in memory as arrays. A single array would move all later rows for an
+    insertion, at quadratic cost if the newest rows arrive first. So there are many short blocks,
+    and an insertion moves the rows of one.
 
     Args:
         keys: Number of keys.
         with_value: Whether each row has a number of type float beside its keys.
 
     Attributes:
-        blocks: The rows, each block by column. None is empty.
+        blocks: The rows, each block by column. No block is empty.
     """
 
     __slots__ = ("_firsts", "_keys", "_typecodes", "blocks")
@@ -93,11 +92,11 @@ class SortedRows:
         return islice((int(key) for key in self.column(number)), 0, None, every)
 
     def last(self, number: int) -> int:
-        """Return the key of the last row. There must be a row."""
+        """Return the first key of the last row. There must be a row."""
         return int(self.blocks[-1][number][-1])
 
     def after(self, key: Key) -> Place:
-        """Return the place after all rows up to ``key``: where a row of this key is inserted."""
+        """Return the place after all rows up to ``key``, where a row with this key is inserted."""
         number = bisect_right(self._firsts, key) - 1
         if number < 0:
             return 0, 0
@@ -178,10 +177,10 @@ class SortedRows:
 class Changes:
     """Values that a series had at each of its steps, with the time of each change.
 
-    A repeated value is no news, whenever the export was made and however late it arrives: it equals
-    the value before it, or the one after it. Of two processes with one name, which report in turns,
-    each has values of its own, by its start. If neither sends a start, alternating values count as
-    two measurements, not as one in every export.
+    A repeated value is not news, whenever the export was made and however late it arrives: it
+    equals the value before it, or the one after it. If two processes with one name report in turns,
+    their values are kept apart by their starts. If neither sends a start, alternating values count
+    as two measurements, not as one in every export.
 
     Attributes:
         lost_step: Values of steps up to this one may have been forgotten; ``NO_STEP`` if none was.
@@ -245,7 +244,7 @@ class Changes:
         return True
 
     def restore(self, step: int, start_ns: int, time_ns: int, value: float) -> bool:
-        """Restore a value that was new, in any order. Returns whether it was missing."""
+        """Restore a value that was accepted, in any order. Returns whether it was missing."""
         place = self._rows.after((step, start_ns, time_ns))
         before = next(self._rows.backward(place), _NO_ROW)
         if before[:3] == [step, start_ns, time_ns]:
@@ -269,7 +268,7 @@ class Changes:
         self._many.clear()
 
     def _has_many(self, place: Place, step: int, start_ns: int) -> bool:
-        """Return whether a step had so many values since a start that old ones may return."""
+        """Return whether a step had so many values since a start that old values may return."""
         found = 0
         for way in self._rows.backward(place), self._rows.forward(place):
             for row in islice(way, _MAX_CHANGES):
@@ -279,7 +278,7 @@ class Changes:
         return found >= _MAX_CHANGES
 
     def _was_recorded(self, step: int, value: float) -> bool:
-        """Return whether the step has had this value, for any start."""
+        """Return whether a value was recorded for the step, under any start."""
         values = self._many.get(step)
         if values is None:
             of_step = takewhile(
@@ -299,7 +298,7 @@ class Changes:
 
 
 def _plain(value: float) -> float | None:
-    """Return a hashable form of a value: NaN does not equal itself."""
+    """Return a hashable form of a value, in which NaN equals itself."""
     return None if value != value else value
 
 
@@ -311,7 +310,7 @@ class SeriesDedup:
     """Accepted points of one series.
 
     Attributes:
-        bounds: start, end, start, end, ... of the intervals: (start, end], ascending, not touching.
+        bounds: start, end, start, end, ... of the intervals (start, end]: ascending, not touching.
         points: Time and step of each single point.
         changes: Repeated values of steps; None if the series has none.
     """
@@ -324,7 +323,7 @@ class SeriesDedup:
         self.changes: Changes | None = None
 
     def take_interval(self, start_ns: int, end_ns: int) -> bool:
-        """Record (start_ns, end_ns]. Returns whether any of it is new."""
+        """Record the interval (start_ns, end_ns]. Returns whether any of it is new."""
         bounds = self.bounds
         if bounds and start_ns == bounds[-1]:
             bounds[-1] = end_ns  # nearly always
@@ -363,13 +362,6 @@ class SeriesDedup:
             return False
         points.put(place, (time_ns, step))
         return True
-
-    def has_time(self, time_ns: int) -> bool:
-        """Return whether a single point of this time without a step was recorded."""
-        if not self.points or time_ns > self.points.last(0):
-            return False
-        place = self.points.after((time_ns, NO_STEP))
-        return next(self.points.backward(place), None) == [time_ns, NO_STEP]
 
     def newest_ns(self) -> int:
         return max(

@@ -1,4 +1,4 @@
-"""State that takes the points of one experiment."""
+"""State of the intake of one experiment's points."""
 
 from otel_rl.bridge.rows.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.goodput import Goodput
@@ -15,23 +15,21 @@ from otel_rl.bridge.rows.table_rows import OpenTables
 from otel_rl.bridge.rows.window_rows import OpenWindows
 from otel_rl.records import Covered, Series
 
-__all__ = ["IntakeState"]
-
 
 class IntakeState:
-    """Open steps, windows and tables of one experiment, and what is known of its points.
+    """Open steps, windows and tables of one experiment, and the series known so far.
 
     Attributes:
-        settings: May be replaced at any time.
-        sample_counts: Counts of the samples, since the experiment began.
+        settings: Settings of the rows; they may be replaced at any time.
+        sample_counts: Counts of samples since the experiment began.
         axis: Times of steps and policy versions.
-        rollouts: In flight, and ended ones until they are stored.
-        history: Of who measured what.
+        rollouts: Rollouts in flight, and ended ones until they are stored.
+        history: History of which worker measured what.
         archived: Receives every accepted value; None without an archive.
-        warnings: About the data, until they are in a row.
-        dropped: Points without room for their series, by worker.
-        has_told_shared: Whether a warning about processes with one name was given.
-        has_told_sampled: Whether one about spans that are dropped on the way was given.
+        warnings: Warnings about the data that are in no row yet.
+        dropped: Number of points dropped as their series had no room, by worker.
+        has_told_shared: Whether a warning about several processes with one name was given.
+        has_told_sampled: Whether a warning about spans that are dropped on the way was given.
         first_ns: Earliest time of an export, by its sender's clock; 0 before the first.
     """
 
@@ -55,7 +53,7 @@ class IntakeState:
         self.first_ns = 0
 
     def stream(self, series: Series, samples: int, time_ns: int) -> Stream | None:
-        """Return the stream of a series; None if there is no room, and what comes is dropped."""
+        """Return the stream of a series; None if it has no room, so that samples are dropped."""
         stream = self.series.stream(series, self.settings)
         if stream is not None:
             self.sample_counts.taken += samples
@@ -78,8 +76,8 @@ class IntakeState:
     ) -> bool:
         """Record a point. Returns whether it is new.
 
-        Points of different steps have one time if they were collected together. So have deltas that
-        a Collector has joined; then the start of each, ``delta_ns``, tells them apart.
+        Points of different steps have the same time if they were collected together. So have deltas
+        that a Collector has joined; then the start of each delta, ``delta_ns``, tells them apart.
         """
         if covers is None:
             return True
@@ -89,13 +87,8 @@ class IntakeState:
             return False
         if start_ns:
             is_new = stream.seen.take_interval(start_ns, end_ns)
-        elif delta_ns:
-            # A journal of format 11 and before has no start of it.
-            is_new = not stream.seen.has_time(end_ns) and self.series.memory.take_time(
-                stream.number, end_ns, delta_ns
-            )
         else:
-            is_new = self.series.memory.take_time(stream.number, end_ns, step)
+            is_new = self.series.memory.take_time(stream.number, end_ns, delta_ns or step)
         if not is_new:
             self.sample_counts.drop_as_duplicate(samples)
         return is_new

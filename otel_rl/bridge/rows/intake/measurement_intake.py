@@ -1,4 +1,4 @@
-"""Takes the measurements of gauges: rows of many series, and runs of one."""
+"""Takes in measurements of gauges: rows with many series, and sequences of one series."""
 
 import itertools
 import operator
@@ -15,15 +15,11 @@ from otel_rl.bridge.rows.steps.step_axis import is_integral
 from otel_rl.records import Measurements, Series
 from otel_rl.semconv import names
 
-__all__ = ["MeasurementIntake"]
-
 _LOOKED_AT: Final = TIMED | {names.RL_POLICY_VERSION}
 """Metrics that more than their key is made of."""
 
 
 class _Rows(NamedTuple):
-    """Measurements by column."""
-
     series: Sequence[Series]
     streams: Sequence[Stream]
     steps: Sequence[int | None]
@@ -36,15 +32,16 @@ class _Rows(NamedTuple):
 
 
 class MeasurementIntake:
-    """Takes each measurement once, into its step or into windows."""
+    """Takes in each measurement once, into its step or into windows."""
 
     def __init__(self, to: IntakeState) -> None:
         self._to = to
 
     def add_rows(self, columns: Columns, received_ns: int) -> None:
-        """Take the measurements that stand in columns, and are new.
+        """Take in the new measurements among those in columns.
 
-        Each stage takes a column: they are found, recognised, archived, recorded and folded in.
+        Each stage handles a whole column: find streams, recognise repeats, archive, record, fold
+        in.
         """
         if not columns.series:
             return
@@ -134,7 +131,7 @@ class MeasurementIntake:
         return is_new
 
     def _add_run(self, rows: "_Rows", received_ns: int) -> None:
-        """Take new measurements of one worker in one step, or without a step."""
+        """Take in new measurements of one worker in one step, or without a step."""
         to, streams, step = self._to, rows.streams, rows.steps[0]
         worker, groups = streams[0].worker, [stream.group for stream in streams]
         keys = tuple([group.key for group in groups])
@@ -163,7 +160,7 @@ class MeasurementIntake:
                 self._observe_version(worker, (version,), (time_ns,), received_ns)
 
     def add(self, stream: Stream, measured: Measurements, received_ns: int) -> None:
-        """Take the measurements of one series, with one identity, that are new."""
+        """Take in the new measurements among those of one series."""
         if measured.covers is not None:
             if self._to.is_new(stream, measured.covers, len(measured.values)):
                 self.add_new(stream, measured, received_ns)
@@ -195,7 +192,7 @@ class MeasurementIntake:
         return False
 
     def _is_change(self, stream: Stream, measured: Measurements, since_ns: int) -> bool:
-        """Return whether a step's single value differs from the one reported before."""
+        """Return whether a step's single value differs from the value reported before."""
         time_ns, value, step = measured.times_ns[0], measured.values[0], measured.steps[0]
         assert step is not None  # only steps are repeated
         if self._to.series.is_unknown(stream, time_ns, single=True):
@@ -271,7 +268,7 @@ def _steps_of(measured: Measurements) -> Sequence[int | None]:
 
 
 def _is_told_once(measured: Measurements) -> bool:
-    """Return whether the sender reports a measurement once. A stock SDK repeats gauges."""
+    """Return whether the sender reports a measurement only once. A stock SDK repeats gauges."""
     covers = measured.covers
     return measured.steps[0] is not None or (covers is not None and covers.start_ns != 0)
 

@@ -1,6 +1,6 @@
-"""Takes points in any order into the open steps, windows and tables of one experiment.
+"""Takes in points in any order, into the open steps, windows and tables of an experiment.
 
-Each point is recognised when it comes again, counted, archived and folded in, in this order.
+A repeated point is recognised; a new point is counted, archived and folded in, in that order.
 """
 
 import math
@@ -27,11 +27,9 @@ from otel_rl.records import (
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Reduction
 
-__all__ = ["PointIntake"]
-
 
 class PointIntake(IntakeState):
-    """Takes the points of one experiment. The aligner takes closed rows out of its parts."""
+    """Takes in the points of one experiment. The aligner takes closed rows out of its parts."""
 
     def __init__(self, settings: AlignSettings) -> None:
         super().__init__(settings)
@@ -42,7 +40,7 @@ class PointIntake(IntakeState):
         self.add_all([point], received_ns)
 
     def add_all(self, points: Sequence[Point], received_ns: int) -> None:
-        """Take points that arrived at ``received_ns`` by the bridge's clock, gauges by column."""
+        """Take in points that arrived at ``received_ns`` (the bridge's clock), gauges by column."""
         parts: Iterable[Columns]
         if isinstance(points, JoinedColumns):
             parts = points.parts
@@ -96,9 +94,9 @@ class PointIntake(IntakeState):
                 self.rollouts.finish(sample, worker, key)
 
     def _add_summary(self, stream: Stream, point: SummaryPoint, received_ns: int) -> None:
-        """Add quantiles, which cannot be merged: the worst worker's stands for the role.
+        """Add a summary's quantiles. They cannot be merged: the worst worker's stands for the role.
 
-        And the mean and count of all, since a Python program's summary has no quantiles.
+        Add the mean and count, too, since the summary of a Python program has no quantiles.
         """
         if not self.is_new(stream, point.covers, step=point.step):
             return
@@ -125,7 +123,7 @@ class PointIntake(IntakeState):
     def _part(
         self, stream: Stream, point: SummaryPoint, suffix: str, reduction: Reduction
     ) -> Stream | None:
-        """Return the stream of a value of a summary; None, and counted, if there is no room."""
+        """Return the stream of a summary's value; None, and counted, if there is no room."""
         role, name = stream.worker.role, point.series.name + suffix
         extra = ("count",) if reduction is Reduction.MEAN else ()
         identity = GroupIdentity(role, name, stream.group.attributes, reduction, extra=extra)

@@ -1,4 +1,4 @@
-"""Takes the points of counters, up-down counters and histograms."""
+"""Takes in the points of counters, up-down counters and histograms."""
 
 from dataclasses import replace
 from typing import Final
@@ -18,8 +18,6 @@ from otel_rl.records import (
 )
 from otel_rl.semconv.spec import Instrument
 
-__all__ = ["TotalIntake"]
-
 _Total = SumPoint | HistogramPoint | SummaryPoint
 
 # The start of a delta is kept like a step, and may be any number of 64 bits.
@@ -30,7 +28,7 @@ _OLDEST_START_NS: Final = 1_000
 
 
 class TotalIntake:
-    """Takes what is new in each total, and levels as measurements."""
+    """Takes in the increments of each total, and levels as measurements."""
 
     def __init__(self, to: IntakeState, measurements: MeasurementIntake) -> None:
         self._to = to
@@ -74,9 +72,9 @@ class TotalIntake:
     def _add_share(
         self, stream: Stream, point: SumPoint | HistogramPoint, received_ns: int
     ) -> None:
-        """Add a step's share of counts. Other points have them, too, so it is in no total.
+        """Add a step's share of counts. Other points have the counts too, so they enter no total.
 
-        One without a step says that there will be shares.
+        A share without a step announces that shares will follow.
         """
         stream.has_shares()
         if point.step is None:
@@ -95,7 +93,7 @@ class TotalIntake:
             self._to.axis.steps.observe([(point.time_ns, point.step)])
 
     def _add_level(self, stream: Stream, point: SumPoint, received_ns: int) -> None:
-        """Add a point of an up-down counter: a level, at its step if it has one."""
+        """Add a point of an up-down counter as a level, at its step if it has one."""
         is_delta = point.temporality is Temporality.DELTA
         level = Measurements(
             point.series,
@@ -144,7 +142,7 @@ class TotalIntake:
             self._to.sample_counts.drop_as_duplicate(1)
 
     def new_in_summary(self, stream: Stream, point: SummaryPoint) -> HistogramPoint | None:
-        """Return the count and sum of a summary since its last point; None if nothing is new."""
+        """Return the count and sum that a summary gained since its last point; None for no gain."""
         if stream.histogram is None:
             is_before = self._is_counted(point) or self._is_before_the_run(point)
             whole = _counts_of(point)
@@ -154,7 +152,7 @@ class TotalIntake:
     def _look_for_shared(
         self, stream: CounterStream | HistogramStream, point: SumPoint | HistogramPoint
     ) -> None:
-        """Warn once about concurrent processes with one name."""
+        """Warn once about processes that run at the same time under one name."""
         if point.step is not None:
             return
         if point.temporality is Temporality.DELTA:
@@ -179,9 +177,9 @@ class TotalIntake:
         known: CounterStream | HistogramStream | None,
         point: SumPoint | HistogramPoint,
     ) -> bool:
-        """Return whether a delta is new; several of one interval are, if their amounts differ.
+        """Return whether a delta is new. Deltas of one interval are new if their amounts differ.
 
-        The second is kept as a nanosecond longer.
+        The second delta of an interval is stored as if it were one nanosecond longer.
         """
         start_ns = min(point.start_ns, _MAX_DELTA_NS)
         if point.step is not None or known is None or start_ns <= _OLDEST_START_NS:
@@ -193,12 +191,12 @@ class TotalIntake:
         return self._to.is_new(stream, point.covers, delta_ns=start_ns - place)
 
     def _is_before_the_run(self, point: _Total) -> bool:
-        """Return whether a series' first point counts from before the run, as scraped ones may."""
+        """Return whether a series' first point has counts from before the run: a scrape may."""
         is_cumulative = _is_cumulative(point)
         return point.is_scraped and is_cumulative and 0 < point.start_ns < self._to.first_ns
 
     def _is_counted(self, point: _Total) -> bool:
-        """Return whether a series' first point may repeat counts that are in the totals."""
+        """Return whether a series' first point may have counts that are in the totals already."""
         return _is_cumulative(point) and self._to.series.ended.counts_again(point.start_ns)
 
 

@@ -1,16 +1,17 @@
 """Converts cumulative points to increments, with reset detection. Pure.
 
-A sum or histogram point counts from its start time. A delta point's start moves with each point; a
-cumulative point's stays until the process restarts. In any order of arrival, the sum of the
-increments equals the true count: https://opentelemetry.io/docs/specs/otel/metrics/data-model/
+A sum or histogram point counts from its start time. The start of a delta point moves with each
+point; that of a cumulative point stays until the process restarts. In any order of arrival, the sum
+of the increments equals the true count:
+https://opentelemetry.io/docs/specs/otel/metrics/data-model/
 
 A *life* is the count since one start. One series may have several lives at a time: a process that
 hangs and its replacement under one ``service.instance.id`` report in turns, and the last points of
 a life may arrive after the first of the next. So every life has a total of its own.
 
 A start that is missing, or that equals the point's own time, is unknown: a scraping Collector sends
-its first scrape so. Counts before that scrape are not the run's. When another Collector takes over,
-its first scrape continues the last reported life, under a second start.
+its first scrape like that. Counts before that scrape are not the run's. When another Collector
+takes over, its first scrape continues the last reported life, under a second start.
 
 Ruby's SDK moves the start of a cumulative exponential histogram like that of a delta. A start at
 the time of the latest point, to the nanosecond, with no smaller total, continues its life.
@@ -29,8 +30,6 @@ from typing import Generic, NamedTuple, Self, TypeVar
 
 from otel_rl.bridge.journal.state import Int64, Number, Stored
 from otel_rl.records import Buckets, HistogramPoint, SumPoint, Temporality
-
-__all__ = ["CounterLives", "CounterStream", "HistogramLives", "HistogramStream", "Increment"]
 
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
@@ -62,7 +61,7 @@ _MAX_AMOUNTS = 64
 
 
 class Increment(NamedTuple):
-    """Count of an interval.
+    """Count of an interval, with the time that it adds.
 
     Attributes:
         value: Count since the previous point; 0 without events.
@@ -77,8 +76,8 @@ class _Life(Stored, gc=False):
     """Total of one life.
 
     Attributes:
-        time_ns: Of the latest point.
-        amount: The total of a counter, the number of measurements of a histogram.
+        time_ns: Time of the life's latest point.
+        amount: The total of a counter, or the number of measurements of a histogram.
     """
 
     time_ns: Int64
@@ -86,8 +85,6 @@ class _Life(Stored, gc=False):
 
 
 class _HistogramLife(_Life, gc=False):
-    """State of one life of a histogram, as of its latest point."""
-
     total: Number | None
     minimum: Number | None
     maximum: Number | None
@@ -95,14 +92,14 @@ class _HistogramLife(_Life, gc=False):
     counts: Sequence[int]
 
     def goes_on(self, point: HistogramPoint) -> None:
-        """Update to a later point in place, because a life may stand under several starts."""
+        """Update in place to a later point, because a life may be filed under several starts."""
         self.time_ns = max(self.time_ns, point.time_ns)
         self.amount, self.total = point.count, point.total
         self.minimum, self.maximum = point.minimum, point.maximum
         self.layout, self.counts = point.buckets.layout, point.buckets.counts
 
     def without_empty_buckets(self) -> "_HistogramLife":
-        """Return it as the journal keeps it: most buckets of most histograms are empty."""
+        """Return the life as the journal stores it: most buckets of most histograms are empty."""
         return _HistogramLife(
             self.time_ns,
             self.amount,
@@ -127,18 +124,18 @@ HistogramLives = _StoredLives[_HistogramLife]
 
 @dataclass(slots=True)
 class _Lives(Generic[_LifeT]):
-    """Lives of one cumulative series, or the last interval of one of deltas.
+    """Lives of one cumulative series, or the last interval of a series of deltas.
 
     Attributes:
-        time_ns: Of the latest point of all; 0 before the first.
-        lives: By start and step. A life has several starts if several Collectors scraped it.
-        lost_step: Start and step of the latest forgotten life with a step; all earlier ones are
-            forgotten, too. None if none is.
+        time_ns: Time of the latest point of all lives; 0 before the first.
+        lives: Lives by start and step. A life has several starts if several Collectors scraped it.
+        lost_step: Start and step of the latest forgotten life with a step; all earlier lives are
+            forgotten, too. None if no life is.
         last: Start, end and amounts of the last interval of deltas; not in the journal.
-        other: Of the last delta of the other type, integers or floats: an SDK may have two counters
-            of one name; not in the journal.
-        repeated: How many intervals in a row have several amounts; not in the journal.
-        overlaps: How many of the last deltas overlap with the one before; not in the journal.
+        other: The same of the last delta of the other type, integers or floats: an SDK may have two
+            counters of one name; not in the journal.
+        repeated: Number of consecutive intervals that have several amounts; not in the journal.
+        overlaps: Number of recent deltas that overlap with the one before; not in the journal.
     """
 
     time_ns: int = 0
@@ -172,9 +169,9 @@ class _Lives(Generic[_LifeT]):
         """Find the life of a point, whose start ``may_move``.
 
         Returns:
-            The life to subtract, None if the point is the first one of its life; and whether the
-            point, or the difference, was counted in this run, unlike the first scrape of a
-            Collector. None if the point has nothing new, or its life is forgotten.
+            The life to subtract, None for the first point of a life; and whether the point, or the
+            difference, was counted in this run, unlike the first scrape of a Collector. None if the
+            point has nothing new, or if its life is forgotten.
         """
         life = self.lives.get((start_ns, step))
         if life is not None:
@@ -198,8 +195,8 @@ class _Lives(Generic[_LifeT]):
     def is_shared(self) -> bool:
         """Return whether several processes share the series.
 
-        Then an older life has points after the newest, or intervals of deltas overlap: those of one
-        process never do, whatever its clock.
+        If so, an older life has points after the newest life, or intervals of deltas overlap: those
+        of one process never do, whatever its clock.
         """
         if self.overlaps >= _OVERLAPS:
             return True
@@ -215,7 +212,7 @@ class _Lives(Generic[_LifeT]):
         return any(time_ns > newest[kind][1] for kind, time_ns in last_ns.items())
 
     def note_interval(self, start_ns: int, end_ns: int, amount: float) -> None:
-        """Compare the interval of a delta that was counted with the one before."""
+        """Compare the interval of a counted delta with the interval before."""
         if self._other_is_of(amount):
             self.last, self.other = self.other, self.last
         first_ns, last_ns, amounts = self.last
@@ -231,8 +228,8 @@ class _Lives(Generic[_LifeT]):
     def place_of(self, start_ns: int, end_ns: int, amount: float) -> int | None:
         """Return the place of a delta among those of its interval; None for a repetition.
 
-        A repetition has the same amount. Others are of a second counter of the name, of another
-        resource, or what Micrometer counts between its last export and its end.
+        A repetition has the same amount. Other deltas come from a second counter of the name, from
+        another resource, or from Micrometer's counts between its last export and its end.
         """
         known = [
             one
@@ -291,7 +288,7 @@ class _Lives(Generic[_LifeT]):
 
 
 def _is_older(life: _Life, start_ns: int, time_ns: int, amount: float) -> bool:
-    """Return whether a point of a life has nothing newer than the latest one.
+    """Return whether a point of a life is no newer than the life's latest point.
 
     Within a life with a known start, the larger total is the later one, even if the clock has
     stepped back. Without a start, time decides, and a smaller total is a new life.
@@ -302,9 +299,9 @@ def _is_older(life: _Life, start_ns: int, time_ns: int, amount: float) -> bool:
 
 
 def _is_moved(life: _Life | None, start_ns: int, amount: float) -> bool:
-    """Return whether a start is the time of a life's latest point, and the total goes on.
+    """Return whether a start is the time of a life's latest point, and the total continues.
 
-    By a clock of milliseconds another process may start at that time.
+    With a clock of milliseconds another process may start at that very time.
     """
     if life is None or life.time_ns % _NS_PER_MS == 0:
         return False
@@ -321,9 +318,9 @@ def _is_alike(life: _Life, point: SumPoint) -> bool:
 
 
 def _is_beside(life: _Life, point: SumPoint) -> bool:
-    """Return whether a point of another type cannot be of the same counter.
+    """Return whether a point of the other number type must belong to another counter.
 
-    Then it is another total at the same time, or a smaller one later.
+    It does if its total differs at the same time, or is smaller at a later time.
     """
     if life.time_ns == point.time_ns:
         return point.value != life.amount
@@ -331,7 +328,7 @@ def _is_beside(life: _Life, point: SumPoint) -> bool:
 
 
 def _since(life: _LifeT, amount: float) -> tuple[_LifeT | None, bool]:
-    """Return the life to subtract: none where the total has shrunk, so began again."""
+    """Return the life to subtract; None where the total has shrunk and so began again."""
     return None if amount < life.amount else life, True
 
 
@@ -341,7 +338,7 @@ class CounterStream(_Lives[_Life]):
 
     @classmethod
     def counted(cls, point: SumPoint) -> "CounterStream":
-        """Make the stream of a series whose totals include all counts up to ``point``."""
+        """Make the stream of a series whose totals include all counts up to ``point`` already."""
         stream = cls()
         stream.note(point.start_ns, point.step, _Life(point.time_ns, point.value))
         return stream
@@ -350,9 +347,9 @@ class CounterStream(_Lives[_Life]):
         """Take the next point.
 
         Returns:
-            The increment; None for a point without news: one that is older than the last of its
-            life (a later cumulative point supersedes it), one of a life so old that it may have
-            been counted and forgotten, or the first of a stream with an unknown start, which is
+            The increment; None for a point without news: a point older than the last of its life (a
+            later cumulative point supersedes it), a point of a life so old that it may have been
+            counted and forgotten, or the first point of a stream with an unknown start, which is
             missing or at the point's own time.
         """
         if point.temporality is Temporality.DELTA:
@@ -379,10 +376,11 @@ class CounterStream(_Lives[_Life]):
         return increment
 
     def _start_of(self, point: SumPoint) -> int:
-        """Return the start that its life is found by.
+        """Return the start under which a point's life is filed.
 
-        A counter of integers and one of floats may have one name, and then one start and the same
-        times. The life of the second is a nanosecond older: so it is never ahead of the newest.
+        A counter of integers and one of floats may have one name, and then the same start and
+        times. The second counter's life is filed one nanosecond earlier: so it is never ahead of
+        the newest.
         """
         start_ns = point.start_ns
         life = self.lives.get((start_ns, point.step))
@@ -399,7 +397,7 @@ class HistogramStream(_Lives[_HistogramLife]):
 
     @classmethod
     def counted(cls, point: HistogramPoint) -> "HistogramStream":
-        """Make the stream of a series whose totals include all counts up to ``point``."""
+        """Make the stream of a series whose totals include all counts up to ``point`` already."""
         stream = cls()
         stream.note(point.start_ns, point.step, _histogram_life(point))
         return stream
@@ -412,10 +410,10 @@ class HistogramStream(_Lives[_HistogramLife]):
         """Take the next point.
 
         Returns:
-            The point with only what is new since the previous one, as a delta; None if nothing is.
-            The extremes of a cumulative point are of its whole life. They are those of the delta
-            only if they have changed, or if the point is the first of its life; otherwise they are
-            bounds of it.
+            The point reduced to what is new since the previous one, as a delta; None if nothing is
+            new. The extremes of a cumulative point hold for its whole life. They are the delta's
+            extremes only if they have changed, or if the point is the first of its life; otherwise
+            they are bounds of the delta.
         """
         if point.temporality is Temporality.DELTA:
             return point if point.count else None
@@ -438,7 +436,7 @@ class HistogramStream(_Lives[_HistogramLife]):
 
 
 def _with_keys(lives: Mapping[_Key, _LifeT]) -> list[tuple[list[_Key], _LifeT]]:
-    """Return each life once, with all its keys: points of any of them continue the same total."""
+    """Return each life once, with all its keys: points under any of them continue one total."""
     if len(lives) == 1:  # nearly always
         ((key, life),) = lives.items()
         return [([key], life)]
@@ -499,11 +497,11 @@ def _if_beyond(extreme: float | None, before: float | None) -> float | None:
 
 
 def _new_in(buckets: Buckets, life: _HistogramLife) -> Buckets:
-    """Return what buckets have beyond those of the previous point.
+    """Return the counts that buckets have gained since the previous point.
 
     An exponential histogram halves its resolution when its range grows, so an old bucket may lie
-    inside a wider new one. It is found by its middle, because the bounds of the two scales are
-    computed differently and may differ in the last bit.
+    inside a wider new one. The new bucket is found by the old one's middle, because the bounds of
+    the two scales are computed differently and may differ in the last bit.
     """
     if life.layout == buckets.layout:  # nearly always
         grown = [*map(operator.sub, buckets.counts, life.counts)]

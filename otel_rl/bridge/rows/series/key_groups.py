@@ -1,4 +1,4 @@
-"""Tracker keys of one experiment: each reduced group has a key of its own."""
+"""Tracker keys of one experiment: each group of reduced values has a key of its own."""
 
 import re
 from collections import Counter
@@ -11,8 +11,6 @@ from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.tracker_keys import OVERFLOW, tracker_key, variant_key, worker_key
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Reduction
-
-__all__ = ["GroupIdentity", "GroupTable", "UnitChange", "device_of", "normal_unit"]
 
 _Attributes = tuple[tuple[str, str], ...]
 
@@ -45,15 +43,14 @@ _SPELLINGS = {
 
 
 class GroupIdentity(NamedTuple):
-    """Identity of a key of the run.
+    """Identity of a group, and so of a key of the run.
 
     Attributes:
-        role: Of the workers; empty for metrics of all roles.
-        name: Of the metric, with its suffix.
-        attributes: Without the step.
-        reduction: Of the values.
-        unit: Empty for the first unit of the metric, and for none.
-        extra: Further optional values, as suffixes: a level, a counter and a histogram of one name
+        role: Role of the workers; empty for metrics of all roles.
+        name: Name of the metric, with its suffix.
+        attributes: Attributes without the step.
+        unit: Unit of the values; empty for the metric's first unit, and for no unit.
+        extra: Suffixes of further optional values: a level, a counter and a histogram of one name
             have no common value.
     """
 
@@ -66,11 +63,11 @@ class GroupIdentity(NamedTuple):
 
 
 class UnitChange(NamedTuple):
-    """Second unit of a metric, which has a second key.
+    """A metric's second unit, which gets a second key.
 
     Attributes:
-        key: Of the first unit.
-        other_key: Of the second unit.
+        key: Key of the values in the first unit.
+        other_key: Key of the values in the second unit.
     """
 
     key: str
@@ -86,16 +83,13 @@ class UnitChange(NamedTuple):
 
 
 class GroupTable:
-    """Finds the group of a metric, and creates new ones. A group is never forgotten.
+    """Finds the group of a metric, and creates new groups. A group is never forgotten.
 
     Args:
-        groups: As in the journal, in the order of their numbers.
-        own_keys: The keys of single workers.
+        groups: Groups from the journal, in the order of their numbers.
+        own_keys: Keys of single workers.
         unit_changes: See ``unannounced``.
-        overflowed: Numbers of groups, see ``unannounced``.
-
-    Attributes:
-        groups: In the order of their numbers.
+        overflowed: Numbers of overflow groups, see ``unannounced``.
     """
 
     def __init__(
@@ -135,10 +129,10 @@ class GroupTable:
     ) -> GroupIdentity:
         """Return the identity of values in ``unit``, which may be empty.
 
-        Seconds and milliseconds have no mean, so the first unit has the key, and another one an
-        identity of its own. No unit means the first one. New attributes of a metric of a role, or
-        of a ``device``, with ``most`` keys have one identity, as those for which an SDK has no
-        room.
+        Seconds and milliseconds have no common mean, so the first unit has the key, and another
+        unit gets an identity of its own. No unit means the first one. If a metric of a role, or of
+        a ``device``, has ``most`` keys already, all further attributes share one identity: that of
+        the attributes for which an SDK has no room.
         """
         # A step that is not a number is left among the attributes.
         attributes = tuple(pair for pair in attributes if pair[0] != names.RL_LOOP_ITERATION)
@@ -152,7 +146,7 @@ class GroupTable:
         return identity
 
     def _in_unit(self, identity: GroupIdentity, unit: str) -> GroupIdentity:
-        """Return an identity, or that of the same values in another unit than its first one."""
+        """Return the identity, or a separate one for values in another unit than the first."""
         unit = normal_unit(unit)
         group = self._groups.get(identity)
         known = _registered_unit(identity.name) or (group.unit if group is not None else "")
@@ -163,7 +157,7 @@ class GroupTable:
         return changes
 
     def take_overflowed(self) -> Sequence[Group]:
-        """Return new overflow groups: the first of an SDK in the run, and those made here."""
+        """Return new overflow groups: the first one that an SDK reports, and those made here."""
         groups, self._overflowed = self._overflowed, []
         return groups
 
@@ -179,14 +173,13 @@ class GroupTable:
         key: str = "",
         unit: str = "",
     ) -> Group:
-        """Return the group of an identity; a new one gets ``key``, or else an unused key.
+        """Return the group of an identity; a new group gets ``key``, or else an unused key.
 
         Args:
             identity: See ``identify``.
             statistics: Further statistics, as suffixes of the key.
-            suffix: The end of the identity's name that is no part of the metric's.
-            key: Default: made of the identity.
-            unit: As reported.
+            suffix: End of the identity's name that is not part of the metric's name.
+            key: Key of a new group; by default it is made from the identity.
         """
         group = self._groups.get(identity)
         if group is None:
@@ -212,9 +205,9 @@ class GroupTable:
         return group
 
     def name_as_written(self, group: Group, own_name: str, scale: float) -> None:
-        """Give a new group its name in the program, unless another role has it.
+        """Give a new group the metric's name in the program, unless another role has that name.
 
-        A role that logs a name later has the role in front of all keys of it.
+        If a role logs a name that another role has, all keys of the later role start with the role.
         """
         if own_name:
             group.own_name, group.own_scale = own_name, scale
@@ -222,7 +215,7 @@ class GroupTable:
                 group.own_name, group.own_scale = "", 1.0
 
     def own(self, worker: WorkerState, group: Group, settings: AlignSettings) -> Group | None:
-        """Return one worker's own key in a group; None if there are as many as allowed."""
+        """Return one worker's own key in a group; None if the group has as many as allowed."""
         key = worker_key(worker.role, worker.label, group.key)
         if key not in self._own_keys and len(self._own_keys) >= settings.max_worker_series:
             return None
@@ -249,7 +242,7 @@ class GroupTable:
         return own
 
     def find(self, key: str) -> tuple[Group, str] | None:
-        """Return the group that writes a key of a row, and the suffix of its statistic."""
+        """Return the group that writes a row's key, and the suffix of the key's statistic."""
         group = self._keys.get(key)
         if group is not None:
             return group, ""
@@ -262,14 +255,14 @@ class GroupTable:
         return self._own_keys
 
     def unannounced(self) -> tuple[Sequence[UnitChange], Sequence[Group]]:
-        """Return the next results of ``take_unit_changes`` and ``take_overflowed``."""
+        """Return what ``take_unit_changes`` and ``take_overflowed`` will return next."""
         return self._unit_changes, self._overflowed
 
     def stored(self) -> Sequence[tuple[GroupIdentity, Group]]:
         return [*self._groups.items()]
 
     def _is_told(self, identity: GroupIdentity) -> bool:
-        """Return whether an overflow was announced: once for SDKs, and once a metric and role."""
+        """Return whether an overflow was announced: once for SDKs, and per metric and role."""
         is_fold, role = identity in self._folds, identity.role
         return any(
             OVERFLOW in of.attributes and (not is_fold or (not role and of.name == identity.name))
@@ -286,7 +279,7 @@ class GroupTable:
         self._written.update(_written(group.key, (*group.statistics, *group.extra)))
 
     def _free_key(self, key: str, identity: GroupIdentity, suffixes: Iterable[str]) -> str:
-        """Return ``key``, or a variant of it if another metric writes it or a statistic of it.
+        """Return ``key``, or a variant if another metric writes this key or one of its statistics.
 
         ``a.b`` and ``a/b`` have one key, and so do the rate of the counter ``a`` and ``a.rate``.
         """
@@ -306,7 +299,7 @@ def _written_name(group: Group) -> str:
 
 
 def device_of(group: Group) -> _Attributes:
-    """Return the attribute that names the one device of a group; empty for others."""
+    """Return the attribute that names the one device of a group; empty for other groups."""
     return () if group.role else tuple(pair for pair in group.attributes if pair[0] in _DEVICES)
 
 
@@ -322,10 +315,10 @@ def _registered_unit(name: str) -> str:
 
 
 def _differ(unit: str, known: str) -> bool:
-    """Return whether values of the two units must not be mixed.
+    """Return whether values of two units must not be mixed.
 
-    Older SDKs give every instrument the unit "1", so it equals no unit, except beside per cent: 0.5
-    is 50 %.
+    Older SDKs give every instrument the unit "1", so "1" matches any unit, except per cent: 0.5 is
+    50 %.
     """
     if unit == known or "" in (unit, known):
         return False

@@ -20,8 +20,6 @@ from otel_rl.records import HOSTS, Series
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["SeriesGroups", "is_folded"]
-
 # Share of the bound on series for those without a key of their own: other metrics find room.
 _FOLDED = 0.5
 
@@ -46,14 +44,14 @@ _Attributes = tuple[tuple[str, str], ...]
 
 
 class SeriesGroups:
-    """Finds the groups of a series, and makes new ones."""
+    """Finds the groups of a series, and makes new groups."""
 
     def __init__(self, keys: GroupTable, devices: DeviceTable) -> None:
         self._keys = keys
         self._devices = devices
 
     def has_room(self, series: Series, settings: AlignSettings, *, folded: int) -> bool:
-        """Return whether a series may be added: its group exists, or may be added."""
+        """Return whether a series may be added: its group exists, or there is room for one."""
         identity = self._identity(series, settings)
         if is_folded(identity) and folded >= _FOLDED * settings.max_series:
             return False
@@ -75,7 +73,7 @@ class SeriesGroups:
     def of_worker(
         self, series: Series, worker: WorkerState, group: Group, settings: AlignSettings
     ) -> Group | None:
-        """Return the worker's own group beside its role's; None without one, or without room."""
+        """Return the worker's own group beside its role's; None if there is none, or no room."""
         spec = names.METRICS.get(series.name)
         if settings.per_worker or (spec is not None and spec.per_worker):
             return self._keys.own(worker, group, settings)
@@ -84,9 +82,9 @@ class SeriesGroups:
     def of_device(
         self, series: Series, worker: WorkerState, settings: AlignSettings
     ) -> tuple[tuple[Group, ...], str]:
-        """Return the further groups of a device's series, and the device if others report it.
+        """Return further groups of a device's series, and the device if other workers report it.
 
-        The groups are those of all GPUs, and its own unless there are too many devices.
+        The groups are that of all GPUs, and the device's own unless there are too many devices.
         """
         labels = labels_of(series.name, series.attributes)
         if labels is None:
@@ -126,7 +124,7 @@ class SeriesGroups:
         role: str | None = None,
         device: _Attributes = (),
     ) -> GroupIdentity:
-        """Return the identity of a series' group: of its own role unless another is given."""
+        """Return the identity of a series' group, with the series' role unless one is given."""
         if role is None:
             role = "" if _is_of_host(series) else series.worker.role
         reduction, _, extra = _reduction_of(series)
@@ -143,7 +141,7 @@ class SeriesGroups:
 
 
 def is_folded(group: Group | GroupIdentity) -> bool:
-    """Return whether a key is of attributes for which there was no room."""
+    """Return whether a key belongs to attributes for which there was no room."""
     return OVERFLOW in group.attributes
 
 
@@ -171,7 +169,7 @@ def _attributes_of(series: Series) -> _Attributes:
 
 
 def _key_attributes(series: Series, identity: GroupIdentity) -> _Attributes:
-    """Return the attributes of a series in the key of its device."""
+    """Return the attributes of a series that appear in the key of its device."""
     shown = _without_own_name(series.attributes)
     if not is_folded(identity):
         return shown
@@ -180,10 +178,10 @@ def _key_attributes(series: Series, identity: GroupIdentity) -> _Attributes:
 
 
 class _OwnName(NamedTuple):
-    """A metric in its framework.
+    """Name of a metric in its framework.
 
     Attributes:
-        name: Empty without one.
+        name: The name; empty without one.
         scale: Factor from the framework's value to the reported one.
     """
 
@@ -192,9 +190,10 @@ class _OwnName(NamedTuple):
 
 
 def _own_name_of(series: Series) -> _OwnName:
-    """Return the name of a series in its program: given by its adapter, or the unchanged one.
+    """Return the name of a series in its program: given by its adapter, or the unchanged name.
 
-    What a library reports has none: several roles use it, so its keys tell the role.
+    A metric that a library reports has no such name: several roles use the library, so the keys
+    name the role.
     """
     said = dict(series.attributes) if series.attributes else {}
     name = said.get(names.OTEL_RL_FRAMEWORK_METRIC, "")
@@ -206,7 +205,7 @@ def _own_name_of(series: Series) -> _OwnName:
 
 
 def _is_of_program(series: Series) -> bool:
-    """Return whether the program itself has chosen a name that is not in the registry."""
+    """Return whether the program itself has chosen the name, which the registry does not have."""
     if series.scope.startswith(_LOGGED):
         return True
     is_collected = _COLLECTED in series.scope

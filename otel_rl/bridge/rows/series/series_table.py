@@ -1,4 +1,4 @@
-"""Series of one experiment: found, created, forgotten with their workers."""
+"""Series of one experiment: they are found, created, and forgotten with their workers."""
 
 from collections.abc import Iterable
 
@@ -8,8 +8,6 @@ from otel_rl.bridge.rows.series.table_state import TableState
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Series
 
-__all__ = ["StreamTable"]
-
 _NS_PER_S = 1_000_000_000
 
 # Share of the bound on series above which dead workers are evicted: below it, a batch of new series
@@ -18,19 +16,19 @@ _CROWDED = 0.9
 
 
 class StreamTable:
-    """Finds the stream of a series, and creates new ones.
+    """Finds the stream of a series, and creates new streams.
 
     Args:
-        state: Of a run that goes on.
+        state: State of a run that goes on.
 
     Attributes:
-        state: Stored with the rows.
-        keys: Its tracker keys, each of a group.
+        state: State that is stored with the rows.
+        keys: Tracker keys, each of one group.
         devices: GPUs and hosts that workers report.
         memory: Accepted points, by the number of their stream.
         ended: Series of forgotten workers.
         folded: Number of series without a key of their own.
-        newly_folded: The same, of those that are new since it was read.
+        newly_folded: Number of new series without a key of their own since this was last read.
     """
 
     def __init__(self, state: TableState | None = None) -> None:
@@ -80,12 +78,12 @@ class StreamTable:
         return self._of_roles.get(role, ())
 
     def is_unknown(self, stream: Stream, time_ns: int, *, single: bool) -> bool:
-        """Return whether a point of this time may be a repeat of a forgotten one."""
+        """Return whether a point of this time may repeat a forgotten point."""
         forgotten_ns = self.memory.forgotten_ns
         return time_ns <= stream.unknown_through_ns or (single and time_ns <= forgotten_ns)
 
     def make_room(self, settings: AlignSettings, now_ns: int) -> None:
-        """Close to the bound on series, forget all workers with an expired lease.
+        """Near the bound on series, forget all workers with an expired lease.
 
         Series of dead workers must not displace those of living ones.
         """
@@ -93,10 +91,10 @@ class StreamTable:
             self.forget(settings, now_ns, away_s=settings.worker_timeout_s)
 
     def forget(self, settings: AlignSettings, now_ns: int, *, away_s: float | None = None) -> None:
-        """Forget the workers that have not exported for ``away_s``, and their streams.
+        """Forget workers that have not exported for ``away_s`` seconds, and their streams.
 
-        Their counts are in the totals. Their accepted points are kept, for as many series as may
-        live, in case one of them comes back.
+        Their counts stay in the totals. Their accepted points are kept, for as many series as may
+        live, in case a worker returns.
         """
         away_s = settings.forget_s if away_s is None else away_s
         gone = self.workers.forget(now_ns - int(away_s * _NS_PER_S))

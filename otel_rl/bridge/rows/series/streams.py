@@ -1,4 +1,4 @@
-"""State of a tracker key, of a worker and of each of its series."""
+"""State of a tracker key, of a worker, and of each of the worker's series."""
 
 import dataclasses
 from enum import IntEnum
@@ -13,8 +13,6 @@ from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
 from otel_rl.bridge.rows.series.worker_clock import WorkerClock
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv.spec import Reduction
-
-__all__ = ["Group", "Stream", "WorkerStanding", "WorkerState"]
 
 _SHORTEST_PAUSE_NS: Final = 1_000_000_000
 """Default export interval of a worker: one export may arrive just before the next."""
@@ -32,9 +30,9 @@ _LAST_STEP: Final = attrgetter("last_step")
 
 
 class _Slowest(NamedTuple):
-    """Cached slowest series of a worker, and the state for which the cache is valid.
+    """Cached slowest series of a worker, and the state in which the cache is valid.
 
-    It stays the slowest until it moves: no stream goes back, and new ones are counted.
+    The series stays the slowest until it moves: no stream goes back, and new streams are counted.
     """
 
     stream: "Stream"
@@ -43,19 +41,19 @@ class _Slowest(NamedTuple):
 
 
 class Group(Stored, eq=False):
-    """Group of values reduced into one tracker key. Never forgotten.
+    """Group of values that are reduced into one tracker key. A group is never forgotten.
 
     Attributes:
-        number: Its index among the groups.
-        reduction: Of the values.
+        number: Index of the group among all groups.
         statistics: Further statistics, as suffixes of ``key``.
-        extra: Further optional values, as suffixes.
-        own: Whether it holds one worker's own series, not the role's value.
-        unit: Of its values, in one spelling; empty if none was given.
-        total: Of a counter: everything finite that was counted in closed rows.
-        has_shares: Whether workers send shares of steps: its growth stands in rows of steps.
+        extra: Suffixes of further optional values.
+        own: Whether the group holds one worker's own series instead of the role's value.
+        unit: Unit of the values, in one spelling; empty if none was given.
+        total: Sum of everything finite that a counter counted in closed rows.
+        has_shares: Whether workers send shares of steps, so that rows of steps have the group's
+            growth.
         own_name: The metric's name in the framework that logged it; empty without one.
-        own_scale: Factor from the framework's value to this one.
+        own_scale: Factor from the framework's value to the group's value.
     """
 
     number: int
@@ -75,11 +73,11 @@ class Group(Stored, eq=False):
 
 
 class WorkerStanding(IntEnum):
-    """Standing of a worker: unknown, alive, ended with an exit report, or without.
+    """Standing of a worker: unknown, alive, ended with an exit report, or ended without one.
 
-    SILENT workers ended without one, too, but with all others and in a run that ended well.
+    SILENT workers ended without one, too, but together with all others, in a run that ended well.
 
-    Independent of the workers that rows wait for: last exports may still be in transit.
+    Rows wait for workers independently of this: last exports may still be in transit.
     """
 
     NEW = 0
@@ -93,24 +91,26 @@ class WorkerState(Stored, eq=False, dict=True):
     """State of one process.
 
     Attributes:
-        label: Name of its own series: its index, or its rank in the order of appearance.
-        count: Number of workers of the role, as it reports.
-        first_ns: Time of its first export, by the bridge's clock; 0 before that.
-        stepped_ns: Time of its first export with a step; 0 before that.
-        received_ns: Time of its last export, by the bridge's clock.
-        event_ns: Its data up to this time has arrived.
-        newest_step: Highest step that it reported.
+        label: Name of the worker in its own series: its index, or its rank in the order of
+            appearance.
+        count: Number of workers of the role that the worker reports.
+        first_ns: Time of the first export, by the bridge's clock; 0 before that.
+        stepped_ns: Time of the first export with a step; 0 before that.
+        received_ns: Time of the last export, by the bridge's clock.
+        event_ns: The worker's data up to this time has arrived.
+        newest_step: Highest step that the worker reported.
         settled_step: Every sample of the steps below this one has arrived.
         unsettled: (time, newest step then) of exports that may have held half a step.
-        gone_ns: If it has ended: its data up to this time was sent before that.
-        pause_ns: The longest recent time between two of its exports.
-        is_replacement: Whether it replaced a failed one.
-        sends_exit_report: Whether it sends an exit report when it ends in order.
-        error: The last error that has left one of its steps.
-        shift_ns: What is added to its times to compare them with others'.
-        streams: Its series that carry steps. Not stored.
-        has_worked: Whether spans of it have told work since the bridge started. Not stored.
-        place: Its host and its process id there, as told since the bridge started. Not stored.
+        gone_ns: For an ended worker: its data up to this time was sent before its end.
+        pause_ns: The longest recent time between two of the worker's exports.
+        is_replacement: Whether the worker replaced a failed one.
+        sends_exit_report: Whether the worker sends an exit report when it ends in order.
+        error: The last error that has left one of the worker's steps.
+        shift_ns: Nanoseconds to add to the worker's times to compare them with others'.
+        streams: The worker's series that carry steps. Not stored.
+        has_worked: Whether spans have told of the worker's work since the bridge started. Not
+            stored.
+        place: The worker's host and process id there, as told since the bridge started. Not stored.
     """
 
     role: str
@@ -140,14 +140,14 @@ class WorkerState(Stored, eq=False, dict=True):
 
     @property
     def come_through_ns(self) -> int:
-        """Return ``event_ns`` by the clock that all workers are compared by; 0 if unknown."""
+        """Return ``event_ns`` by the clock that all workers are compared by; 0 if it is unknown."""
         return self.event_ns + self.shift_ns if self.event_ns else 0
 
     def exported(self, *, received_ns: int, event_ns: int) -> None:
-        """Record an export whose samples are already added.
+        """Record an export whose samples were added before.
 
-        One without progress, with an ``event_ns`` of 0, is a partial export, and only renews its
-        lease.
+        An export without progress, with an ``event_ns`` of 0, is a partial export, and only renews
+        the worker's lease.
         """
         self.first_ns = self.first_ns or received_ns
         if self.streams and not self.stepped_ns:
@@ -167,7 +167,7 @@ class WorkerState(Stored, eq=False, dict=True):
                 self.unsettled.append((received_ns, self.newest_step))
 
     def silent_ns(self, now_ns: int, *, is_over: bool) -> tuple[int, int] | None:
-        """Return the time range of spans that may never arrive; None if it is alive."""
+        """Return the time range of spans that may never arrive; None if the worker is alive."""
         usual_ns = max(self.pause_ns, _SHORTEST_PAUSE_NS)
         if self.standing is WorkerStanding.ALIVE:
             is_missed = is_over or now_ns - self.received_ns > 3 * usual_ns
@@ -219,17 +219,17 @@ class WorkerState(Stored, eq=False, dict=True):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Stream:
-    """Series of one worker.
+    """One series of one worker.
 
     Attributes:
         number: Unique among all streams of the run, past ones included.
-        group: Group that the series is reduced into.
-        own: The worker's own key, if that is written.
-        wider: Further groups of a device's series: its own values, and those of all GPUs.
-        device: The GPU or host of the series, which others may report as well; else empty.
-        last_step: Latest step it reported, None if it never did.
+        group: Group that the values are reduced into.
+        own: The worker's own group, if its key is written.
+        wider: Further groups of a device's series: the device's own values, and those of all GPUs.
+        device: The GPU or host of the series, if other workers may report it as well; else empty.
+        last_step: Latest step that the series reported; None if it never did.
         level: Current value of an up-down counter that is sent as deltas.
-        unknown_through_ns: Accepted points through this time may have been forgotten.
+        unknown_through_ns: Accepted points up to this time may have been forgotten.
     """
 
     number: int

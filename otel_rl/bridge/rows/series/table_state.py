@@ -1,8 +1,9 @@
 """Series and workers of one experiment, in memory and in the journal.
 
-They are stored with every commit, and a run may have ten thousand series. So the constant part is
-encoded once and kept as bytes; the changing part is columns of numbers, in the order of the workers
-and streams of those bytes. The accepted single points are not included, see ``dedup_log.py``.
+Series and workers are stored with every commit, and a run may have ten thousand series. So the
+constant part is encoded once and kept as bytes; the changing part is columns of numbers, in the
+order of the workers and streams in those bytes. The accepted single points are not included, see
+``dedup_log.py``.
 """
 
 from array import array
@@ -37,8 +38,6 @@ from otel_rl.bridge.rows.series.worker_table import DeviceTable, WorkerTable
 from otel_rl.records import Device, Series, Worker
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["SAMPLES", "Identities", "StoredTable", "TableState"]
-
 SAMPLES = -1
 """Stream number that stands for the text samples of all workers."""
 
@@ -62,7 +61,7 @@ _Kind = tuple[str, str, _Attributes, Reduction | None, Instrument, str, _Attribu
 
 
 class _EndedStream(NamedTuple):
-    """State of a forgotten series, needed if its worker returns."""
+    """State of a forgotten series, which is needed if its worker returns."""
 
     number: int
     counter: CounterStream | None
@@ -73,11 +72,11 @@ class _EndedStream(NamedTuple):
 
 
 class EndedStreams:
-    """Keeps as many series as may live. Their counts are in the totals.
+    """Series of forgotten workers, at most as many as may live. Their counts are in the totals.
 
     Attributes:
-        streams: The kept ones, the first to be dropped first.
-        unknown_through_ns: Accepted points through this time may be of a dropped series.
+        streams: The kept series; the first is dropped first.
+        unknown_through_ns: Accepted points up to this time may belong to a dropped series.
     """
 
     def __init__(self, unknown_through_ns: int = 0) -> None:
@@ -98,7 +97,7 @@ class EndedStreams:
         return self.streams.pop(series, None)
 
     def drop_surplus(self, max_series: int, memory: DedupMemory) -> None:
-        """Drop all but ``max_series``, with their accepted points."""
+        """Drop all but ``max_series`` series, with their accepted points."""
         while len(self.streams) > max_series:
             ended = self.streams.pop(next(iter(self.streams)))
             seen = memory.drop(ended.number)
@@ -111,7 +110,7 @@ class EndedStreams:
 
 
 class _StoredStream(Stored, gc=False):
-    """A stream: places of its worker, kind and groups, its number, its device."""
+    """A stream: places of its worker, kind and groups; its number; its device."""
 
     worker: Count
     kind: Count
@@ -124,7 +123,7 @@ class _StoredStream(Stored, gc=False):
 
 
 class _StoredEnded(Stored, gc=False):
-    """A series of a worker that is forgotten; ``worker`` is a place in ``ended_workers``."""
+    """A series of a forgotten worker; ``worker`` is a place in ``ended_workers``."""
 
     worker: Count
     kind: Count
@@ -137,7 +136,7 @@ class _StoredEnded(Stored, gc=False):
 
 
 class Identities(Stored):
-    """Part of a table that changes only when something is new or forgotten."""
+    """The part of a table that changes only when an entry is added or forgotten."""
 
     workers: Sequence[Worker]
     kinds: Sequence[_Kind]
@@ -153,9 +152,10 @@ class Identities(Stored):
 
 
 class StoredTable(Stored):
-    """Series and workers. The keys of the dicts and the places in lists are those of the streams.
+    """Series and workers as stored. Keys of dicts and places in lists are those of the streams.
 
-    ``identities`` is ``compress`` of ``Identities``, which change seldom; ``totals`` are by group.
+    ``identities`` is the compressed encoding of ``Identities``, which change seldom; ``totals`` are
+    by group.
     """
 
     identities: bytes
@@ -175,7 +175,7 @@ class StoredTable(Stored):
 
 
 class TableState:
-    """Everything that a table of series stores."""
+    """Everything of a table of series that is stored."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class TableState:
 
     @property
     def _changes(self) -> tuple[int, int, int]:
-        """Return numbers of which one differs after a change of the constant part.
+        """Return numbers of which at least one differs after a change of the constant part.
 
         Streams are forgotten only with their workers.
         """
@@ -348,7 +348,6 @@ class TableState:
 
 
 def _present(values: Iterable[_T | None]) -> Iterable[tuple[int, _T]]:
-    """Return the places and values of those that are there."""
     found = [*values]
     return [(place, one) for place, one in enumerate(found) if one] if any(found) else ()
 

@@ -1,12 +1,12 @@
-"""Clock of a worker that is wrong by more than rows wait.
+"""Finds worker clocks that are wrong by more than rows wait.
 
-Windows are of time, and close when all workers have come past their end, or after
-``rows.wait``. With a clock that differs by more, no window would have the counts of
-all. A time after its arrival is wrong for certain. One long before may be of data that waited on
-the way. But such data, once it comes, comes faster than it was measured; a clock that is wrong goes
-as fast as the bridge's. A delay that stays the same looks like such a clock.
+Windows are intervals of time, and close when all workers have come past their end, or after
+``rows.wait``. If a worker's clock differs by more, no window has the counts of all workers. A time
+after its arrival is certainly wrong. A time long before its arrival may belong to data that waited
+on the way. But such data, once it comes, comes faster than it was measured; a clock that is wrong
+runs as fast as the bridge's. A constant delay looks like such a clock.
 
-The bridge's own clock may be the wrong one, and be set: what most workers have is right.
+The bridge's own clock may be the wrong one, and may be set: the majority of workers is right.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,8 +14,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_rl.bridge.journal.state import Count, Int64, Stored
-
-__all__ = ["WorkerClock", "most_common_ns", "tolerance_ns"]
 
 _NS_PER_S: Final = 1_000_000_000
 
@@ -34,7 +32,7 @@ _SHARE_OF_TIME: Final = 20
 
 
 def tolerance_ns(wait_s: float) -> int:
-    """Return the difference up to which clocks need no correction."""
+    """Return the difference in ns up to which clocks need no correction."""
     return max(_LEAST_NS, int(wait_s * _NS_PER_S))
 
 
@@ -42,7 +40,7 @@ class WorkerClock(Stored, gc=False):
     """Difference of a worker's clock to the bridge's.
 
     Attributes:
-        ahead_ns: The difference; 0 if it is too small to matter, None if it is not certain.
+        ahead_ns: The difference in ns; 0 if it is too small to matter, None if it is not certain.
     """
 
     ahead_ns: Int64 | None = None
@@ -75,7 +73,7 @@ class WorkerClock(Stored, gc=False):
 
 
 def most_common_ns(ahead_ns: Iterable[int], tolerance_ns: int) -> int:
-    """Return the difference that most clocks have, about; of equally common ones the smallest."""
+    """Return the approximate difference of most clocks; of equally common ones the smallest."""
     in_order = sorted(ahead_ns)
 
     def rank(one: int) -> tuple[int, int]:

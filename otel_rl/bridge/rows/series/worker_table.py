@@ -1,6 +1,6 @@
-"""Workers of one experiment, and the GPUs and hosts that they report.
+"""Workers of one experiment, and the GPUs and hosts that the workers report.
 
-Each device has one key prefix, whichever workers report it.
+Each device has one key prefix, whichever workers report the device.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,16 +12,14 @@ from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.tracker_keys import device_prefix, variant_key
 from otel_rl.records import Device, Worker
 
-__all__ = ["DeviceTable", "WorkerTable"]
-
 
 class WorkerTable:
-    """Finds the state of a worker, and makes that of a new one.
+    """Finds the state of a worker, and creates that of a new worker.
 
     Attributes:
         states: The workers that are not forgotten, in the order of their appearance.
         indexes: All indexes ever seen or assigned, by role.
-        changes: Number of changes of the two, since this object was made.
+        changes: Number of changes of both since this object was made.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class WorkerTable:
         return self.of(worker)
 
     def compare_clocks(self, settings: AlignSettings) -> None:
-        """Set how far the times of each worker are from most others', if that matters."""
+        """Set the offset of each worker's times from most others' times, where it matters."""
         states = self.states.values()
         if not any(state.clock.ahead_ns or state.shift_ns for state in states):
             return
@@ -66,7 +64,7 @@ class WorkerTable:
             state.shift_ns = usual_ns - ahead_ns if abs(usual_ns - ahead_ns) > most_ns else 0
 
     def shift_of(self, leader: tuple[str, str]) -> int:
-        """Return ``shift_ns`` of a worker by role and label, else of the first one."""
+        """Return ``shift_ns`` of the worker with this role and label, else of the first worker."""
         states = self.states.values()
         if not any(state.shift_ns for state in states):
             return 0
@@ -97,7 +95,7 @@ class WorkerTable:
         return self._counts.get(role, 0)
 
     def _free_index(self, role: str) -> int:
-        """Return the first index neither taken nor reserved by the reported worker counts."""
+        """Return the first index that no worker has and no reported worker count reserves."""
         taken = self.indexes.get(role, set())
         expected = self._expected(role)
         since, index = self._free.get(role, (expected, expected))
@@ -110,7 +108,7 @@ class WorkerTable:
 
 
 class DeviceTable:
-    """Assigns a prefix to each device. None is forgotten."""
+    """Assigns a prefix to each device. Devices are never forgotten."""
 
     def __init__(self, devices: Mapping[str, Device] | None = None) -> None:
         self._devices: Mapping[str, Device] = dict(devices or {})
@@ -125,7 +123,7 @@ class DeviceTable:
         return self._prefixes.get(uuid, "")
 
     def prefix(self, labels: Labels, worker: str, *, at_most: int) -> str:
-        """Return the prefix of a device, assigned if new; empty if there are as many as allowed.
+        """Return the prefix of a device, assigning one if new; empty if there are too many devices.
 
         Args:
             labels: The worker's description of the device. The first reported one counts.
@@ -150,7 +148,7 @@ class DeviceTable:
         self._devices = {**self._devices, prefix: device}
 
     def _free_prefix(self, labels: Labels) -> str:
-        """Return an unused prefix: host names in containers, and device names, may repeat."""
+        """Return an unused prefix: host names in containers may repeat, and so may device names."""
         prefix = device_prefix(labels.host, labels.name)
         if prefix not in self._devices:
             return prefix

@@ -1,4 +1,4 @@
-"""Steps of one role: those that wait for samples, those that have a row, and what joins which."""
+"""Steps of one role: those that wait for samples, those that have a row, and how samples join."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,22 +10,20 @@ from otel_rl.bridge.rows.steps.step import OpenStep, Steps
 from otel_rl.bridge.rows.steps.step_passes import StepPasses
 from otel_rl.bridge.rows.steps.written_steps import WrittenSteps
 
-__all__ = ["RoleSteps"]
-
 
 class RoleSteps(Stored):
     """Steps of a role.
 
     Attributes:
-        open: Steps of the present pass that wait: without a row, or with samples since it.
+        open: Steps of the present pass that wait for a row, or have samples since their row.
         closed_through: Steps through this one have rows.
-        written: Steps with a row and no sample since.
-        late: Samples that join no step: it was left, or they are of the previous pass.
-        again: Steps of the workers that have gone back, as long as others may follow.
+        written: Steps that have a row and no sample since.
+        late: Samples that join no step: their step was left, or they are of the previous pass.
+        again: Steps of the workers that have gone back, as long as other workers may follow.
         again_closed_through: The last step of ``again`` that has a row.
-        passes: Workers that have gone back.
-        size: The most workers that were in a row.
-        begun_ns: When its rows began to be made, by the bridge's clock; 0 before that.
+        passes: The workers that have gone back.
+        size: The largest number of workers that were in a row.
+        begun_ns: When the role's first row was begun, by the bridge's clock; 0 before that.
     """
 
     open: dict[Int64, OpenStep] = field(default_factory=dict)
@@ -47,10 +45,11 @@ class RoleSteps(Stored):
             yield from of.values()
 
     def next_of(self, streams: Sequence[Stream], step: int, time_ns: int) -> OpenStep | None:
-        """Return the open step of samples of one worker, if it is certain: nearly always.
+        """Return the open step of one worker's samples if it is certain, as it nearly always is.
 
-        So it is if the step has no row, none of the streams has reported a later one, and no worker
-        has gone back. Otherwise None: ``placed`` tells where each of them belongs.
+        It is certain if the step has no row, none of the streams has reported a later step, and no
+        worker has gone back. Otherwise None is returned: ``placed`` tells where each sample
+        belongs.
         """
         worker, passes = streams[0].worker, self.passes
         if worker.newest_step is None or passes.returned or passes.before:
@@ -69,10 +68,10 @@ class RoleSteps(Stored):
     def placed(
         self, stream: Stream, steps: Sequence[int], times_ns: Sequence[int], received_ns: int
     ) -> tuple[list[tuple[OpenStep, int]], int]:
-        """Find where the samples of one series belong, in columns of one length.
+        """Find where the samples of one series belong, given in columns of one length.
 
         Returns:
-            The step and the index of each sample; and the number of late ones, whose steps were
+            The step and the index of each sample; and the number of late samples, whose steps were
             closed before.
         """
         passes, closed_through = self.passes, self.closed_through
@@ -100,7 +99,8 @@ class RoleSteps(Stored):
         """Let a step with a row wait again, for samples that came late.
 
         Returns:
-            Whether they join ``open``; if not, values of the step were in a row and are left.
+            Whether the samples join ``open``; if not, values of the step were in a row that was
+            left.
         """
         if step in self.open:
             return True

@@ -1,8 +1,8 @@
-"""One step of a role: its measurements and counts so far, and the row that it has had.
+"""One step of a role: its measurements and counts so far, and the row that it has got.
 
-Counts are the growth of counters and the distributions of histograms, from workers' shares. A rate
-is the growth of a worker by the duration of its own step, from the begin of its first share to the
-end of its last. Without a duration there is no rate.
+Counts are the growth of counters and the distributions of histograms, from workers' shares. A
+worker's rate is its growth divided by the duration of its own step, from the begin of its first
+share to the end of its last. Without a duration there is no rate.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,19 +16,17 @@ from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream
 from otel_rl.records import HistogramPoint, SumPoint
 
-__all__ = ["OpenStep", "StepCounts", "StepRow", "Steps"]
-
 _NS_PER_S = 1_000_000_000
 
 
 class StepRow(Stored, gc=False):
-    """The row that a step has had.
+    """The row that a step has got.
 
     Attributes:
-        expected: Number of workers that were expected in it.
-        attempt: The attempt of the row; None for the one at the time of the row.
-        late_ns: Arrival of the first sample since.
-        is_marked: Whether it says how many workers are in it.
+        expected: Number of workers that were expected in the row.
+        attempt: The attempt of the row; None for the attempt at the time of the row.
+        late_ns: Arrival of the first sample since the row.
+        is_marked: Whether the row says how many workers are in it.
     """
 
     expected: Count
@@ -98,7 +96,7 @@ class StepCounts(Stored, gc=False):
         check_places(groups, self.grown, self.distributions)
 
     def _rates(self, grown: Mapping[str, float]) -> Iterator[float]:
-        """Yield the rate of each worker; nothing if one of them is unknown."""
+        """Yield the rate of each worker; nothing if one of the rates is unknown."""
         seconds = [self._seconds(label) for label in grown]
         if all(seconds):
             for value, of_step in zip(grown.values(), seconds, strict=True):
@@ -113,12 +111,12 @@ class OpenStep(Stored):
     """Measurements and counts of one step so far, by the number of their group.
 
     Attributes:
-        received_ns: Arrival of the last.
-        single: Every measurement in no row yet, of the groups with per-worker rows.
-        workers: The labels of those that have reported.
-        counts: Of counters and histograms, if there are any.
-        row: The row that the step has had; the next one replaces it.
-        repeated: Number of its samples from workers that had gone back before the others.
+        received_ns: Arrival of the last sample.
+        single: Every measurement that is in no row yet, for groups with per-worker rows.
+        workers: Labels of the workers that have reported the step.
+        counts: Counts of counters and histograms; None if there are none.
+        row: The row that the step has got; the next row replaces it.
+        repeated: Number of samples from workers that had gone back before the others.
     """
 
     time_ns: Int64 = 0
@@ -139,7 +137,7 @@ class OpenStep(Stored):
         *,
         per_worker: bool,
     ) -> None:
-        """Fold in one measurement of each of some series of a worker."""
+        """Fold in one measurement for each of several series of a worker."""
         self._reported(streams[0], max(times_ns), received_ns)
         cells = self.cells
         for stream, value, time_ns in zip(streams, values, times_ns, strict=True):
@@ -151,6 +149,10 @@ class OpenStep(Stored):
                 self.single.setdefault(own.number, []).append((time_ns, value))
             else:
                 put(cells, own.number, value, time_ns, group.reduction)
+
+    @property
+    def singles(self) -> int:
+        return sum(map(len, self.single.values()))
 
     def add_share(self, stream: Stream, point: SumPoint | HistogramPoint, received_ns: int) -> None:
         self._reported(stream, point.time_ns, received_ns)

@@ -15,22 +15,20 @@ from otel_rl.bridge.journal.state import Int64, Integers, StateRefused, Stored
 from otel_rl.bridge.rows.series.streams import WorkerState
 from otel_rl.records import Attempt
 
-__all__ = ["Attempts", "StepAxis", "ValueTimeline", "is_integral"]
-
 # Two hours of two steps a second, and 256 KB of every commit. Late data older than this gets no
 # step, like data from before the first.
 _MAX_CHANGES = 16_000
 
 
 class ValueTimeline(Stored, dict=True):
-    """64-bit integer that changes now and then, in order of event time.
+    """A 64-bit integer that changes now and then, in order of event time.
 
-    Arrays, because they are stored as they lie in memory, with every commit.
+    Columns are arrays, because they are stored with every commit as they lie in memory.
 
     Attributes:
-        times_ns: Beginnings of the values.
-        newest: The latest one, and the greater one of a clock that was set back; None before the
-            first since a restart of the bridge.
+        times_ns: Times at which the values begin.
+        newest: The latest value, or the greater one if a clock was set back; None before the first
+            value since a restart of the bridge.
     """
 
     times_ns: Integers = field(default_factory=lambda: array("q"))
@@ -45,7 +43,7 @@ class ValueTimeline(Stored, dict=True):
             raise StateRefused("a timeline has more times than values, or fewer")
 
     def observe(self, observed: Iterable[tuple[int, int]]) -> None:
-        """Record values of the integer, as (time, value), in any order; repeats are free."""
+        """Record values of the integer as (time, value), in any order; repeats change nothing."""
         times_ns, values, find = self.times_ns, self.values, bisect.bisect_right
         for time_ns, value in observed:
             if self.newest is None or time_ns >= self._newest_ns or value > self.newest:
@@ -62,7 +60,7 @@ class ValueTimeline(Stored, dict=True):
                 del times_ns[: _MAX_CHANGES // 2], values[: _MAX_CHANGES // 2]
 
     def at(self, time_ns: int) -> int | None:
-        """Return the latest value at or before ``time_ns``; before the first, None."""
+        """Return the latest value at or before ``time_ns``; None before the first value."""
         place = bisect.bisect_right(self.times_ns, time_ns)
         return self.values[place - 1] if place else None
 
@@ -70,16 +68,16 @@ class ValueTimeline(Stored, dict=True):
 class StepAxis(Stored):
     """Step and policy version over time, as one worker of the training role reports them.
 
-    One worker, because two ranks never report the same step at the same instant and an axis must
-    not jump back and forth between them. That worker is the first of the ``trainer`` role; in a run
-    without trainers, the first of the role that reported a step first, and until one did, a policy
-    version. A worker that appeared after the last report of that one takes its place: without an
-    index, a restarted process has another label. The axis may go back: a run that is resumed from a
-    checkpoint repeats steps.
+    Only one worker counts, because two ranks never report the same step at the same instant and an
+    axis must not jump back and forth between them. That worker is the first of the ``trainer``
+    role; in a run without trainers, the first of the role that reported a step first, and until a
+    role did, the first that reported a policy version. A worker that appeared after that worker's
+    last report takes its place: without an index, a restarted process has another label. The axis
+    may go back: a run that is resumed from a checkpoint repeats steps.
 
     Attributes:
         role: Role of the worker that reports the steps.
-        heard_ns: Its last report, by the bridge's clock.
+        heard_ns: That worker's last report, by the bridge's clock.
     """
 
     role: str = ""
@@ -93,15 +91,16 @@ class StepAxis(Stored):
         return self.role, self.label
 
     def clock_is(self, now_ns: int) -> None:
-        """Adjust to a bridge's clock that was set back: the last report is then unknown.
+        """Adjust to a bridge's clock that was set back, as the last report's time is unknown.
 
-        Another reporting worker may take its place. It takes it back if it still reports.
+        Another reporting worker may take the leader's place. The leader takes it back if it still
+        reports.
         """
         if self.heard_ns > now_ns:
             self.heard_ns = 0
 
     def leads(self, worker: WorkerState, received_ns: int, *, is_step: bool) -> bool:
-        """Return whether ``worker``, with a report at ``received_ns``, leads the axis."""
+        """Return whether ``worker``, with a report from ``received_ns``, leads the axis."""
         role, label = worker.role, worker.label
         first_ns = worker.first_ns or received_ns
         # A generator may have a version before any worker has made a step.
@@ -133,10 +132,11 @@ class Attempts(Stored):
         attempt 1   401 ... 500 (crash)
         attempt 2               400 401 ... 520
 
-    A row is of the attempt of its pass where its role leads the axis, else of the one at its time.
+    A row belongs to the attempt of its pass if its role leads the axis, else to the attempt at the
+    row's time.
 
     Attributes:
-        begun: In order, the last of them; one without a row has a ``first_row`` of -1.
+        begun: The last attempts, in order; an attempt without a row has a ``first_row`` of -1.
     """
 
     begun: list[Attempt] = field(default_factory=list)
@@ -159,8 +159,8 @@ class Attempts(Stored):
         """Begin the next attempt.
 
         Args:
-            first_step: The step that it goes back to.
-            since_ns: Later values are of the new attempt.
+            first_step: The step that the attempt goes back to.
+            since_ns: Time after which values belong to the new attempt.
         """
         self.begun.append(Attempt(self.newest + 1, first_step, -1, since_ns))
         del self.begun[:-_MAX_ATTEMPTS]
@@ -175,7 +175,7 @@ class Attempts(Stored):
 
 
 def is_integral(value: float) -> bool:
-    """Return whether ``value`` can be an integer of 64 bits: no NaN, no infinity, not too large."""
+    """Return whether ``value`` fits a 64-bit integer: not NaN, not infinite, not too large."""
     return -(2**63) <= value < 2**63
 
 

@@ -1,15 +1,15 @@
-"""Closes steps of one role: chooses those that are complete, and reduces each to its row.
+"""Closes the steps of one role: chooses complete steps, and reduces each to its row.
 
-A row with fewer workers than expected contains their number, so that it is not taken for the whole
+A row with fewer workers than expected contains their number, so that nobody takes it for the whole
 step.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from otel_rl.bridge.rows.reduce import reduced
-from otel_rl.bridge.rows.row_values import single_rows, statistics_of
+from otel_rl.bridge.rows.row_values import single_rows, statistics_of, take_earliest
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
@@ -18,12 +18,11 @@ from otel_rl.bridge.rows.steps.role_steps import RoleSteps
 from otel_rl.bridge.rows.steps.step import OpenStep, StepRow, Steps
 from otel_rl.bridge.rows.steps.step_axis import Attempts, is_integral
 from otel_rl.bridge.rows.steps.step_passes import Returned
+from otel_rl.bridge.rows.turn import Turn
 from otel_rl.records import RoleStanding
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlPhaseValues
 from otel_rl.semconv.spec import Reduction
-
-__all__ = ["Check", "ClosedStep", "RoleCheck"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -50,16 +49,17 @@ _PIPELINE = frozenset(phase for phase, spec in names.PHASES.items() if spec.pipe
 
 @dataclass(frozen=True, slots=True)
 class ClosedStep:
-    """One step of one role, reduced.
+    """One step of one role, reduced to a row.
 
     Attributes:
-        time_ns: Latest event time among its samples.
+        time_ns: Latest event time among the samples.
         values: Tracker key to value.
         version: The policy version that was reported with the step, if any.
-        late: Number of samples that turned out to be late when it was closed.
-        attempt: The attempt of the step; None for the one at its time.
+        late: Number of samples that turned out to be late when the step was closed.
+        attempt: The attempt of the step; None for the attempt at the row's time.
         row: The row of the step, if later samples may join it.
-        is_again: Whether the step had a row before, which this one replaces.
+        is_again: Whether the step had a row before, which this row replaces.
+        received_ns: Arrival of the last sample; 0 for a row beside that of the step.
     """
 
     role: str
@@ -71,6 +71,7 @@ class ClosedStep:
     attempt: int | None = None
     row: StepRow | None = None
     is_again: bool = False
+    received_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +81,12 @@ class Check:
     Attributes:
         table: Series and workers of the run.
         now_ns: The bridge's clock, without its downtime.
-        standings: Expected workers of each role.
+        standings: Standing of each role, with its expected workers.
         leader: Role and label of the worker that leads the run's axis.
-        launched: Process id of the command that the bridge was started for, if there is one.
+        launched: Process id of the command that the bridge was started for, if any.
         everything: Whether incomplete steps are closed, too.
         only_surplus: Whether only the oldest steps above the bound are closed.
-        at_most: Number of values of rows, see ``RoleCheck.closed``.
+        turn: What it leaves stays open until the next check.
     """
 
     table: StreamTable
@@ -96,7 +97,7 @@ class Check:
     launched: int | None = None
     everything: bool = False
     only_surplus: bool = False
-    at_most: float = math.inf
+    turn: Turn = field(default_factory=Turn)
 
 
 class RoleCheck:
@@ -120,13 +121,9 @@ class RoleCheck:
         # Label of the worker that leads the run's axis, if it is of this role.
         self._leader = check.leader[1] if name == check.leader[0] else None
 
-    def closed(self, at_most: float) -> list[ClosedStep]:
-        """Remove and return steps that are complete, or have waited long enough.
-
-        Args:
-            at_most: Number of values of rows; steps beyond it stay open until the next check.
-        """
-        role, rows = self._role, list[ClosedStep]()
+    def closed(self) -> list[ClosedStep]:
+        """Remove and return steps that are complete, or have waited long enough."""
+        role, turn, rows = self._role, self._check.turn, list[ClosedStep]()
         is_early = self._check.only_surplus or (not self._check.everything and self._is_starting())
         waiting_for: Sequence[WorkerState] | None = None
         if not is_early:
@@ -140,12 +137,25 @@ class RoleCheck:
             (role.again, None, self._close_again),
         ):
             for step in self._surplus(steps) if is_early else self._due(steps, awaited):
-                if at_most <= 0:
+                while steps[step].singles > turn.part and not turn.leaves_rest():
+                    rows += self._counted([*self._first_rows(step, steps)])
+                if turn.leaves_rest():
                     return rows
-                closed = close(step)
-                at_most -= sum(len(row.values) for row in closed)
-                rows += closed
+                rows += self._counted(close(step))
         return rows
+
+    def _counted(self, rows: list[ClosedStep]) -> list[ClosedStep]:
+        self._check.turn.made(sum(len(row.values) for row in rows))
+        return rows
+
+    def _first_rows(self, step: int, steps: Steps) -> Iterator[ClosedStep]:
+        """Yield rows of the earliest measurements of an open step with many, and remove those."""
+        opened, groups = steps[step], self._table.keys.groups
+        attempt = self._attempt if opened.row is None else opened.row.attempt
+        attempt = None if steps is self._role.late else attempt
+        taken = take_earliest(opened.single, int(self._check.turn.part))
+        for time_ns, values in single_rows({groups[n].key: made for n, made in taken.items()}):
+            yield ClosedStep(self._name, step, time_ns, values, None, 0, attempt)
 
     def _surplus(self, steps: Steps) -> list[int]:
         return sorted(steps)[: max(0, len(steps) - self._settings.max_open_steps)]
@@ -296,10 +306,11 @@ class RoleCheck:
         return self._now_ns - worker.received_ns <= int(self._settings.worker_timeout_s * _NS_PER_S)
 
     def _is_starting(self) -> bool:
-        """Return whether the first row of the role waits for workers that may come.
+        """Return whether the first row of the role still waits for workers that may come.
 
-        Of workers that announce a count, for all of them, as some may still import; otherwise, and
-        where all have come, for some time after the last one came, or made its first step.
+        If workers announce their count, it waits for all of them, as some may still import;
+        otherwise, and once all have come, it waits for some time after the last worker came or made
+        its first step.
         """
         wait_ns = int(self._settings.start_wait_s * _NS_PER_S)
         living = (one for one in self._workers if one.standing <= WorkerStanding.ALIVE)
@@ -322,10 +333,10 @@ class RoleCheck:
         return self._now_ns - newest_ns < wait_ns and self._now_ns - begun_ns < most_ns
 
     def _waiting_for(self, should_be: int) -> list[WorkerState] | None:
-        """Return the live workers of the role whose steps are waited for.
+        """Return the live workers of the role whose steps rows wait for.
 
-        None while a role is started again: for ``wait_s`` after each worker's first export, as many
-        are waited for as there were before.
+        Return None while a role is started again: for ``wait_s`` after each worker's first export,
+        rows wait for as many workers as there were before.
         """
         live = [worker for worker in self._workers if self._is_live(worker)]
         stepping = [worker for worker in live if worker.streams]
@@ -337,8 +348,8 @@ class RoleCheck:
     def _expected(self, opened: OpenStep) -> int:
         """Return the number of workers expected in a row that was not closed before.
 
-        As many as were in one before, without those that have reported their end since. If all
-        workers make steps, those that were announced and have not come are expected, too.
+        They are as many as an earlier row had, without those that have reported their end since. If
+        all workers make steps, announced workers that have not come are expected, too.
         """
         announced = self._missing_count() if all(one.streams for one in self._workers) else 0
         size = max(self._role.size, announced)
@@ -352,7 +363,7 @@ class RoleCheck:
         return max(told, key=lambda one: one.first_ns).count or 0 if told else 0
 
     def _missing_count(self) -> int:
-        """Return the number of announced workers, if some have not come; else 0."""
+        """Return the number of announced workers if some of them have not come; else 0."""
         count = self._count
         return count if len({worker.label for worker in self._workers}) < count else 0
 
@@ -363,7 +374,7 @@ class RoleCheck:
     def _alone(
         self, step: int, opened: OpenStep, *, late: int = 0, attempt: int | None
     ) -> list[ClosedStep]:
-        """Return rows of their own for the samples of a step that has left memory."""
+        """Return separate rows for the samples of a step that has left memory."""
         rows = _reduce(self._name, step, opened, self._table, late, attempt)
         self._mark(rows, opened, self._role.size)
         return rows
@@ -376,12 +387,12 @@ class RoleCheck:
         *,
         is_marked: bool = False,
     ) -> bool:
-        """Put the number of workers into rows that lack some, and into those that replace such.
+        """Put the number of workers into rows that lack some, and into rows that replace such rows.
 
         The newest value of a key counts, so a row that lacks none any more says so.
 
         Returns:
-            Whether they lack some.
+            Whether the rows lack workers.
         """
         reported = len(opened.workers)
         is_partial = reported < expected and bool(rows[-1].values)
@@ -400,7 +411,7 @@ class RoleCheck:
 
 
 def _complete_below(waiting_for: Sequence[WorkerState] | None) -> float | None:
-    """Return the step below which all are complete: every worker has gone past them."""
+    """Return the step below which all steps are complete: every worker has gone past them."""
     if waiting_for is None:
         return None
     return min((worker.passed_below() for worker in waiting_for), default=math.inf)
@@ -420,8 +431,8 @@ def _reduce(
 ) -> list[ClosedStep]:
     """Reduce a step to its row.
 
-    If single measurements are written and a worker made several in one step, a row for each but the
-    last precedes it.
+    If single measurements are written and a worker made several in one step, a row for each
+    measurement but the last precedes the step's row.
     """
     values: dict[str, float] = {}
     version: int | None = None
@@ -452,5 +463,8 @@ def _reduce(
         values |= rows.pop()[1] if rows else {}
     return [
         *(ClosedStep(role, step, time_ns, row, version, 0, attempt) for time_ns, row in rows),
-        ClosedStep(role, step, opened.time_ns, values, version, late, attempt),
+        ClosedStep(
+            *(role, step, opened.time_ns, values, version, late, attempt),
+            received_ns=opened.received_ns,
+        ),
     ]

@@ -1,18 +1,18 @@
-"""Detects repeated passes of workers over their steps. Pure.
+"""Detects when workers pass over their steps again. Pure.
 
 A loop that is resumed from a checkpoint repeats steps that have rows. So does a job that is
 restarted with other processes. Its workers do not go back at one moment: their exports arrive one
-after another, so for a while some are in the new pass and some, as far as known, still in the old
-one.
+after another, so for a while some workers are in the new pass, and others are, as far as known,
+still in the old one.
 
     rank 0   498 499 500 | 400 401 402
     rank 1   498 499 500       | 400 401
     rank 2   498 499 500 .  .  .  .  .        still expected in the new pass
 
-A worker has gone back when its leading series does, later by its own clock: to a step that has a
-row, or to one so far back that it cannot be an asynchronous sender's, whose steps are those of the
-policy of a sample. A replacement process has, unless it begins after the other's last step. Delayed
-samples are older by their worker's clock, and late.
+A worker has gone back when its leading series reports, later by the worker's own clock, a step that
+has a row, or a step so far back that it cannot be an asynchronous sender's, whose steps are those
+of the policy of a sample. A replacement process has gone back unless it begins after the other's
+last step. Delayed samples are older by their worker's clock, and count as late.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -22,8 +22,6 @@ from msgspec import field
 from otel_rl.bridge.journal.state import Int64, Stored
 from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
 from otel_rl.records import Worker
-
-__all__ = ["Returned", "StepPasses", "is_silent"]
 
 # A sample's policy is a few steps old, a checkpoint is older.
 _FAR = 8
@@ -37,19 +35,20 @@ _MAX_GONE = 64
 
 
 class Returned(Stored):
-    """Worker that has gone back to an earlier step.
+    """A worker that has gone back to an earlier step.
 
     Attributes:
-        since_ns: Its later measurements, by its clock, are of the new pass.
-        received_ns: Arrival of the first of those, by the bridge's clock.
-        through: It repeats steps up to this one.
-        first: The step that it went back to.
-        high: The newest step before.
-        is_sure: Whether it repeats steps, and has not only measured a sample of an old one.
-        newest_ns: The latest time, by its clock, of its measurements since.
-        positions: The last step of each series since, by the number of its stream.
-        repeats: Whether it is known to make several steps again: it is another process, or has gone
-            on between ``first`` and ``high``.
+        since_ns: Measurements after this time, by the worker's clock, are of the new pass.
+        received_ns: Arrival of the first such measurement, by the bridge's clock.
+        through: The last step that the worker repeats.
+        first: The step that the worker went back to.
+        high: The worker's newest step before it went back.
+        is_sure: Whether the worker surely repeats steps, and has not only measured a sample of an
+            old one.
+        newest_ns: The latest time, by the worker's clock, of its measurements since.
+        positions: The last step of each series since, by the number of the series' stream.
+        repeats: Whether the worker surely makes several steps again: it is another process, or has
+            gone on between ``first`` and ``high``.
     """
 
     since_ns: Int64
@@ -64,7 +63,7 @@ class Returned(Stored):
 
     @property
     def is_attempt(self) -> bool:
-        """Return whether it repeats steps, and has not only measured one sample of an old one."""
+        """Return whether the worker repeats steps, and has not only measured an old sample."""
         return self.repeats or self.newest <= self.high
 
     @property
@@ -82,13 +81,13 @@ class StepPasses(Stored, dict=True):
     """Workers of a role that have gone back, by their labels.
 
     Attributes:
-        returned: Workers after which others may still follow.
-        since_ns: When the first worker went back, by the bridge's clock.
-        newest: The newest step of each worker in this pass, and the latest time, by its clock, of
-            its measurements. A replacement process has the same label.
-        before: Of workers in the previous pass: their last time, by their clock, and step.
+        returned: Workers after which other workers may still follow.
+        since_ns: Time at which the first worker went back, by the bridge's clock.
+        newest: The newest step of each worker in this pass, and the latest time, by the worker's
+            clock, of its measurements. A replacement process has the same label.
+        before: Last time and step of each worker in the previous pass, by the worker's clock.
         others: Whether some stepping workers have not gone back, and are not silent.
-        vacant_step: The newest step of the workers without an index, if all are silent.
+        vacant_step: The newest step of the workers without an index, if all of them are silent.
         first: The first step of this pass; None for the first pass.
     """
 
@@ -119,7 +118,7 @@ class StepPasses(Stored, dict=True):
         closed_through: int | None,
         received_ns: int,
     ) -> None:
-        """Detect whether these samples show that a worker has gone back to an earlier step."""
+        """Detect by samples whether a worker has gone back to an earlier step."""
         worker, label = stream.worker, stream.worker.label
         if label in self.returned:
             return
@@ -165,7 +164,7 @@ class StepPasses(Stored, dict=True):
         times_ns: Sequence[int],
         closed_through: int | None,
     ) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Return the indexes of the samples on time, late, of the previous and of the new pass."""
+        """Return the indexes of samples on time, late, of the previous pass, and of the new one."""
         on_time: list[int] = []
         late: list[int] = []
         past: list[int] = []
@@ -193,7 +192,7 @@ class StepPasses(Stored, dict=True):
         return on_time, late, past, again
 
     def look(self, workers: Mapping[Worker, WorkerState], now_ns: int) -> None:
-        """Check which workers are left beside those that have gone back."""
+        """Check which workers remain beside those that have gone back."""
         self.vacant_step, self._others = None, []
         if len(self.newest) > 2 * len(workers) + _MAX_GONE:
             labels = {state.label for state in workers.values()}
@@ -225,7 +224,7 @@ class StepPasses(Stored, dict=True):
         """Remove the workers that have caught up with those that have not gone back.
 
         Returns:
-            The step after which their steps join those of the others; None without such workers.
+            The step after which their steps join those of the others; None if none has caught up.
         """
         after: int | None = None
         for label, one in list(self.returned.items()):
@@ -240,7 +239,7 @@ class StepPasses(Stored, dict=True):
             del self.returned[label]
 
     def begin(self, first: int) -> dict[str, Returned]:
-        """Make the new pass, from step ``first`` on, the only one. Returns its workers."""
+        """Make the new pass, from step ``first`` on, the only one. Returns the workers in it."""
         returned, self.returned = self.returned, {}
         self.first = first
         self.before = {label: (one.since_ns, one.through) for label, one in returned.items()}

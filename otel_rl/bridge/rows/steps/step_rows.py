@@ -4,13 +4,13 @@ A step is complete when every live worker of the role that has steps has gone pa
 step is complete, too, when every series that reported the previous step has reported it and no
 sample arrived for a second: a step that takes minutes is not shown minutes late. Otherwise a step
 is closed when ``wait_s`` has passed since its newest sample arrived. The first row of a role waits
-for workers that may come, for a while.
+for a while for workers that may still come.
 
 A closed step is kept. Later samples join it, and its whole row is written again: a second after the
-last of them, or ``wait_s`` after the first.
+last of those samples, or ``wait_s`` after the first.
 
 A loop that goes back to a checkpoint repeats steps, see ``step_passes.py``. Until all of its
-workers have gone back, the repeated steps are kept apart. Then they become the open ones, and the
+workers have gone back, the repeated steps are kept apart. Then they become the open steps, and the
 rest of the previous pass is closed.
 """
 
@@ -25,14 +25,12 @@ from otel_rl.bridge.rows.steps.step_closing import Check, ClosedStep, RoleCheck
 from otel_rl.bridge.rows.steps.written_steps import StepLog, StepLogs
 from otel_rl.records import HistogramPoint, SumPoint, Worker
 
-__all__ = ["OpenSteps"]
-
 
 class OpenSteps:
     """Steps of one experiment that still wait for samples.
 
     Attributes:
-        logs: Log of the steps with a row, which samples that come late join.
+        logs: Log of the steps with a row, which late samples join.
     """
 
     def __init__(
@@ -51,10 +49,10 @@ class OpenSteps:
         received_ns: int,
         settings: AlignSettings,
     ) -> int:
-        """Fold in samples of one series, in columns of one length, at least one.
+        """Fold in samples of one series, in columns of one length; there is at least one.
 
         Returns:
-            Number of late ones: their step was closed before.
+            Number of late samples, whose step was closed before.
         """
         found, late = self._placed(stream, steps, times_ns, received_ns)
         for opened, place in found:
@@ -76,10 +74,10 @@ class OpenSteps:
         received_ns: int,
         settings: AlignSettings,
     ) -> int:
-        """Fold in one sample of each of some streams of a worker, all of one step.
+        """Fold in one sample for each of several streams of a worker, all of one step.
 
         Returns:
-            Number of late ones, see ``add``.
+            Number of late samples, see ``add``.
         """
         opened = self._role(streams[0]).next_of(streams, step, times_ns[-1])
         if opened is not None:
@@ -93,7 +91,7 @@ class OpenSteps:
     def add_share(
         self, stream: Stream, step: int, point: SumPoint | HistogramPoint, received_ns: int
     ) -> int:
-        """Fold in a worker's share of a step. Returns the number of late ones, see ``add``."""
+        """Fold in a worker's share of a step. Returns the number of late samples, see ``add``."""
         ((opened, _),), late = self._placed(stream, (step,), (point.time_ns,), received_ns)
         opened.add_share(stream, point, received_ns)
         return late
@@ -120,7 +118,7 @@ class OpenSteps:
 
     def close(self, check: Check) -> list[ClosedStep]:
         """Remove and return the steps that are complete or have waited long enough, ascending."""
-        closed, left = list[ClosedStep](), check.at_most
+        closed: list[ClosedStep] = []
         of_roles: dict[str, dict[Worker, WorkerState]] = {name: {} for name in self._roles}
         for worker, state in check.table.workers.states.items():
             if worker.role in of_roles:
@@ -131,20 +129,18 @@ class OpenSteps:
                 role.passes.look(workers, check.now_ns)
             if role.is_open:
                 one = RoleCheck(name, role, [*workers.values()], check, self.attempts)
-                of_role = one.closed(left)
-                left -= sum(len(row.values) for row in of_role)
-                closed += of_role
+                closed += one.closed()
         return closed
 
     def take_log(self) -> StepLog | None:
         return self.logs.take({name: role.written for name, role in self._roles.items()})
 
     def restore_log(self, body: bytes, groups: int) -> None:
-        """Restore a part of the log, in their order, of a run with so many groups."""
+        """Restore the parts of a run's log one by one, in order; the run has ``groups`` groups."""
         self.logs.restore(body, {name: role.written for name, role in self._roles.items()}, groups)
 
     def is_restored(self) -> None:
-        """Record that all parts of the log are restored: what is missing is left."""
+        """Record that all parts of the log are restored: steps that are still missing are left."""
         for role in self._roles.values():
             if len(role.written) < role.written.unrestored:
                 role.written.leave_through(role.closed_through)

@@ -1,9 +1,9 @@
-"""Written steps of the roles of a run: those that have a row, for samples that come late.
+"""Steps of a run's roles that have a row, kept for samples that come late.
 
-They are logged beside the state of a run, as points are in ``dedup_log.py``: a thousand steps are
-too much to be written again with every commit. The log has parts. A part holds the steps that were
-written since the one before, and names those that were taken again; it is needed as long as one of
-its steps is as it says.
+Written steps are logged beside the state of a run, as points are in ``dedup_log.py``: a thousand
+steps are too much to be written again with every commit. A part of the log holds the steps that
+were written since the part before, and names the steps that were removed again; the part is needed
+as long as one of its steps is unchanged.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,8 +13,6 @@ from typing import Final, NamedTuple
 from otel_rl.bridge.journal.state import Count, Int64, Stored, decode, encode, refusing
 from otel_rl.bridge.rows.steps.step import OpenStep, StepRow
 
-__all__ = ["LogPart", "StepLog", "StepLogs", "WrittenSteps"]
-
 _MOST_STEPS: Final = 1_000
 """Steps of a role. Fast loops make twenty steps a second: a worker may be a minute behind."""
 
@@ -23,7 +21,7 @@ _MOST_WASTE_BYTES: Final = 64 << 10
 
 
 class StepLog(NamedTuple):
-    """Part of the log, to be stored beside the state and passed to ``StepLogs.restore``."""
+    """Part of the log, which is stored beside the state and passed to ``StepLogs.restore``."""
 
     number: int
     body: bytes
@@ -31,12 +29,13 @@ class StepLog(NamedTuple):
 
 @dataclass(slots=True)
 class _Written:
-    """A step, encoded.
+    """An encoded step.
 
     Attributes:
-        body: Without its row.
-        row: The row that it has had. Whether the run has it is known only after ``put``.
-        part: Number of the log's part with the step; 0 for none.
+        body: The step without its row.
+        row: The row that the step has got. Whether the run has stored it is known only after
+            ``put``.
+        part: Number of the log's part that has the step; 0 for none.
     """
 
     body: bytes
@@ -45,14 +44,13 @@ class _Written:
 
 
 class WrittenSteps(Stored, dict=True):
-    """Written steps of one role, within bounds: beyond them the lowest step is left.
+    """Written steps of one role, within bounds: beyond them the lowest step is left out.
 
-    Stored without the steps, which are in the log.
+    The object is stored without its steps, which are in the log.
 
     Attributes:
-        left_through: The highest step that was left.
-        size_bytes: Size of the steps that are here.
-        unrestored: Number of steps that are to be restored from the log.
+        left_through: The highest step that was left out.
+        unrestored: Number of steps that are still to be restored from the log.
     """
 
     left_through: Int64 | None = None
@@ -69,7 +67,7 @@ class WrittenSteps(Stored, dict=True):
         return self._number
 
     def put(self, step: int, written: OpenStep, *, most: int, most_bytes: int) -> None:
-        """Add a step that has a row now. The object becomes this one's."""
+        """Add a step that has a row now. The caller gives the object away."""
         row, written.row = written.row, None
         self._keep(step, _Written(encode(written), row))
         while len(self) > min(most, _MOST_STEPS) or self.size_bytes > most_bytes:
@@ -87,21 +85,21 @@ class WrittenSteps(Stored, dict=True):
         return taken
 
     def has_left(self, step: int) -> bool:
-        """Return whether a step that is not here may have had a row."""
+        """Return whether a step that is not kept may have had a row."""
         return self.left_through is not None and step <= self.left_through
 
     def leave_through(self, step: int | None) -> None:
-        """Record that steps through this one may have had rows, beside those that are here."""
+        """Record that steps up to this one may have had rows, beside the kept steps."""
         if step is not None:
             self.left_through = max(step, step if self.left_through is None else self.left_through)
 
     def drop_from(self, first: int) -> None:
-        """Remove the steps from this one on: they are of a previous pass."""
+        """Remove the steps from ``first`` on, as they are of a previous pass."""
         for step in [step for step in self._steps if step >= first]:
             self._drop(step)
 
     def take_changes(self, number: int, *, whole: bool) -> Iterator[tuple[int, _Written | None]]:
-        """Yield the steps for a part of the log; None for those that are here no more."""
+        """Yield the changed steps for a part of the log; None for those that are gone."""
         changed, self._changed = self._changed, set()
         for step in sorted(changed | self._steps.keys() if whole else changed):
             written = self._steps.get(step)
@@ -112,7 +110,7 @@ class WrittenSteps(Stored, dict=True):
     def restore(
         self, step: int, kept: tuple[bytes, StepRow | None] | None, part: int, groups: int
     ) -> None:
-        """Restore a step of a part of the log, of a run with so many groups."""
+        """Restore a step from a part of the log; the run has ``groups`` groups."""
         if kept is None:
             self._drop(step)
         else:
@@ -141,7 +139,7 @@ class WrittenSteps(Stored, dict=True):
 
 
 class LogPart(Stored):
-    """Part of the log: role, number and encoded step with its row; None where it is left."""
+    """Part of the log: role, number, and the encoded step with its row; None for a removed step."""
 
     number: Count
     steps: Sequence[tuple[str, Int64, tuple[bytes, StepRow | None] | None]]
@@ -161,7 +159,7 @@ class StepLogs:
         self._sizes: dict[int, int] = {}
 
     def take(self, roles: Mapping[str, WrittenSteps]) -> StepLog | None:
-        """Return the part of the changes since the last call; None without any."""
+        """Return the changes since the last call as a part of the log; None without changes."""
         number = self._next
         needed = sum(role.size_bytes for role in roles.values())
         whole = sum(self._sizes.values()) > 2 * needed + _MOST_WASTE_BYTES
@@ -181,10 +179,10 @@ class StepLogs:
         return StepLog(number, encode(LogPart(number, steps)))
 
     def restore(self, body: bytes, roles: Mapping[str, WrittenSteps], groups: int) -> None:
-        """Restore a part, in the order of their numbers.
+        """Restore one part; parts are restored in the order of their numbers.
 
         Raises:
-            StateRefused: It is something else.
+            StateRefused: The bytes are not a part of the log.
         """
         part = decode(body, LogPart)
         self._next = max(self._next, part.number + 1)

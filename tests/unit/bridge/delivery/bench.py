@@ -15,8 +15,6 @@ from otel_rl.bridge.delivery.writer import Writer, WriterProcess
 from otel_rl.records import Description, ExperimentKey, KeySpec, Row
 from otel_rl.run_id import run_id
 
-__all__ = ["DEADLINE_S", "Bench", "Rows"]
-
 DEADLINE_S = 90.0
 
 

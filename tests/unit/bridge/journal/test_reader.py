@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,4 @@ def test_an_offline_run_of_wandb_is_behind_only_with_an_error(
         deliveries.reported(key, "waiting" if error else "live", error)
         (run,) = overview(journal)
         assert (run.unconfirmed, run.lag_rows) == (9, behind)
+        assert replace(run, has_bridge=False).lag_rows == 9  # one is needed to hand them over again

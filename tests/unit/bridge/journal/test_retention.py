@@ -25,6 +25,7 @@ from otel_rl.records import Batch, Description, ExperimentKey, ExperimentStatus,
 from otel_rl.run_id import run_id
 from tests.support.otlp_requests import gauge, key_values, metrics_request, point
 from tests.support.postgres import PostgresServer
+from tests.support.slow import examples
 from tests.support.stores import Store, runs_of
 from tests.support.waiting import wait_until
 
@@ -337,7 +338,7 @@ def test_a_run_of_another_bridge_stays_until_its_lease_is_over(postgres: Postgre
 def test_ten_thousand_small_runs_leave_a_journal_as_small_as_a_few_do(store: Store) -> None:
     bench = Bench(store.open())
     # A database is asked over a socket: fewer of them show the same.
-    at_once = 500 if isinstance(bench.journal, SqliteJournal) else 50
+    at_once = examples(500 if isinstance(bench.journal, SqliteJournal) else 50)
     sizes, runs = [], []
     for first in range(0, 20 * at_once, at_once):
         bench.end(*(ExperimentKey(f"run-{n}") for n in range(first, first + at_once)))

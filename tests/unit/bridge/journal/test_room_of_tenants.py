@@ -43,7 +43,7 @@ def bridge(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bridge]:
                 "tracker": {"name": "jsonl", "keep_confirmed_s": 0, "confirm_interval_s": 0.05},
                 "rows": {"start_wait_s": 0},
                 "journal": {"max_bytes": 2 * MIB, "url": url},
-                "auth": {"tokens": tokens},
+                "team": tokens,
             },
         )
     )

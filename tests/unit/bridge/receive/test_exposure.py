@@ -1,5 +1,6 @@
 """A server that strangers reach says what they can do, until it asks who they are."""
 
+import hashlib
 import ipaddress
 import logging
 import re
@@ -12,7 +13,8 @@ from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.receive.grpc import GrpcServer
 from otel_rl.bridge.receive.server import HttpServer
 from otel_rl.bridge.receive.tls import exposure
-from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.receive.tokens import TeamSettings
+from otel_rl.errors import Unauthenticated
 from tests.support.otlp_requests import Journal, intake
 
 ANYWHERE = ["0.0.0.0", "::", "10.0.0.7", "gpu-node-1", ""]
@@ -65,11 +67,18 @@ def test_it_is_in_the_log(
         server(intake(Journal(), Counters()), "0.0.0.0", 0).stop()
         assert "can write runs" in caplog.text
         caplog.clear()
-        auth = AuthSettings(
-            tokens=(TokenSettings(name="x", experiments=("*",), sha256=("0" * 64,)),)
-        )
+        auth = (TeamSettings(name="x", experiments=("*",), sha256=("0" * 64,)),)
         server(intake(Journal(), Counters(), auth=auth), "0.0.0.0", 0).stop()
         assert "read the tokens" in caplog.text
         caplog.clear()
         server(intake(Journal(), Counters()), "127.0.0.1", 0).stop()
         assert caplog.text == ""
+
+
+def test_a_token_that_only_reads_writes_nothing() -> None:
+    digest = hashlib.sha256(b"reader-reader-reader").hexdigest()
+    team = TeamSettings(name="x", experiments=("*",), sha256=("0" * 64,), read_sha256=(digest,))
+    receiver = intake(Journal(), Counters(), auth=(team,))
+    assert receiver.tokens.grant("Bearer reader-reader-reader") is not None
+    with pytest.raises(Unauthenticated, match="may only read"):
+        receiver.grant_to("host", "/v1/metrics", "Bearer reader-reader-reader")

@@ -12,8 +12,9 @@ from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.receive import pipeline
 from otel_rl.bridge.receive.answers import GrpcCode, answer_to
 from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.tokens import TeamSettings
 from otel_rl.bridge.receive.validation.validate import Validated, validate_known
-from otel_rl.errors import JournalFull, RequestTooLarge
+from otel_rl.errors import JournalFull, RequestTooLarge, Unauthenticated
 from otel_rl.records import ExperimentKey, Signal
 from tests.support.costs import cost_ratio
 from tests.support.otlp_requests import (
@@ -189,3 +190,16 @@ def test_a_round_of_the_event_loop_reads_few_requests_that_take_long(
         slow.setattr("otel_rl.bridge.receive.pipeline.time.thread_time", lambda: float(next(now_s)))
         asyncio.run(send())
     door.close()
+
+
+def test_who_is_refused_is_told_once_a_minute_each_and_of_very_many_together(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    team = TeamSettings(name="team", experiments=("*",), sha256=("0" * 64,))
+    taken = intake(Journal(), Counters(), auth=(team,))
+    for _ in range(2):
+        for number in range(1_000):
+            with pytest.raises(Unauthenticated):
+                taken.grant_to(f"10.0.{number // 256}.{number % 256}", "/v1/metrics", None)
+    # 256 with a line of their own, and one for all others.
+    assert len({record.getMessage() for record in caplog.records}) == len(caplog.records) == 257

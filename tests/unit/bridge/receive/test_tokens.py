@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Refusal
-from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens, TokenSettings
+from otel_rl.bridge.receive.tokens import Grant, TeamSettings, Tokens
 from otel_rl.errors import ConfigError, Unauthenticated
 from otel_rl.records import ExperimentKey
 
@@ -20,12 +21,12 @@ def digest(token: str) -> str:
     return sha256(token.encode()).hexdigest()
 
 
-def tokens(*settings: TokenSettings) -> Tokens:
-    return Tokens(AuthSettings(tokens=settings))
+def tokens(*settings: TeamSettings) -> Tokens:
+    return Tokens(settings)
 
 
-def of_team(*valid: str, experiments: tuple[str, ...] = ("team-*",)) -> TokenSettings:
-    return TokenSettings(
+def of_team(*valid: str, experiments: tuple[str, ...] = ("team-*",)) -> TeamSettings:
+    return TeamSettings(
         name="team", experiments=experiments, sha256=tuple(digest(token) for token in valid)
     )
 
@@ -46,7 +47,7 @@ def test_without_tokens_nobody_is_asked_for_one() -> None:
 
 def test_a_known_token_is_whose_it_is() -> None:
     known = tokens(
-        of_team(OLD), TokenSettings(name="other", experiments=("x",), sha256=(digest(OTHER),))
+        of_team(OLD), TeamSettings(name="other", experiments=("x",), sha256=(digest(OTHER),))
     )
     assert known.are_needed
     grant = known.grant(f"Bearer {OTHER}")
@@ -130,7 +131,7 @@ def test_a_pattern_allows_what_begins_with_it_and_nothing_else(prefix: str, name
 
 def test_tokens_of_a_file_are_valid(tmp_path: Path) -> None:
     path = token_file(tmp_path, f"{OLD}\n\n  {NEW}\n")
-    known = tokens(TokenSettings(name="team", experiments=("*",), file=path))
+    known = tokens(TeamSettings(name="team", experiments=("*",), file=path))
     assert known.grant(f"Bearer {OLD}")
     assert known.grant(f"Bearer {NEW}")
 
@@ -149,25 +150,25 @@ def test_a_bad_file_is_an_error_without_its_content(
     tmp_path: Path, content: str, fault: str
 ) -> None:
     path = token_file(tmp_path, content)
-    with pytest.raises(ConfigError, match=rf"(?s)auth.tokens.0.*{fault}") as caught:
-        tokens(TokenSettings(name="team", experiments=("*",), file=path))
+    with pytest.raises(ConfigError, match=rf"(?s)team.0.*{fault}") as caught:
+        tokens(TeamSettings(name="team", experiments=("*",), file=path))
     assert not any(line in str(caught.value) for line in content.split())
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"auth.tokens.0.file: .*nowhere cannot be read"):
-        tokens(TokenSettings(name="team", experiments=("*",), file=tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match=r"team.0.file: .*nowhere cannot be read"):
+        tokens(TeamSettings(name="team", experiments=("*",), file=tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o602])
 def test_a_file_that_is_open_to_everybody_is_an_error(tmp_path: Path, mode: int) -> None:
     path = token_file(tmp_path, OLD, mode)
-    with pytest.raises(ConfigError, match=r"auth.tokens.0.file.*chmod o= "):
-        tokens(TokenSettings(name="team", experiments=("*",), file=path))
+    with pytest.raises(ConfigError, match=r"team.0.file.*chmod o= "):
+        tokens(TeamSettings(name="team", experiments=("*",), file=path))
 
 
 def test_one_token_for_two_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"auth.tokens.1: the same token"):
+    with pytest.raises(ConfigError, match=r"team.1: the same token"):
         tokens(of_team(OLD), of_team(NEW, OLD))
 
 
@@ -188,14 +189,45 @@ def test_settings_that_say_nothing_or_too_much_are_errors(
     given_settings: dict[str, object],
 ) -> None:
     with pytest.raises(ValidationError):
-        TokenSettings.model_validate(given_settings)
+        TeamSettings.model_validate(given_settings)
 
 
 def test_no_repr_shows_a_token_or_its_digest(tmp_path: Path) -> None:
     path = token_file(tmp_path, NEW)
-    settings = AuthSettings(
-        tokens=(TokenSettings(name="x", experiments=("a",), sha256=(digest(OLD),), file=path),)
-    )
-    shown = repr(settings) + repr(settings.tokens[0]) + repr(vars(Tokens(settings)))
+    settings = (TeamSettings(name="x", experiments=("a",), sha256=(digest(OLD),), file=path),)
+    shown = repr(settings) + repr(settings[0]) + repr(vars(Tokens(settings)))
     for secret in (OLD, NEW, digest(OLD), digest(NEW)):
         assert secret not in shown
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ("a/*", "a/b", True),
+        ("a*", "a/*", True),
+        ("*", "x", True),
+        ("a", "a", True),
+        ("a/*", "b/*", False),
+        ("a", "ab", False),
+        ("ab", "a", False),
+    ],
+)
+def test_an_experiment_is_of_one_team(one: str, other: str, *, overlap: bool) -> None:
+    teams = [
+        TeamSettings(name=name, experiments=(pattern,), sha256=(digest(name),))
+        for name, pattern in (("one", one), ("other", other))
+    ]
+    if overlap:
+        with pytest.raises(ValidationError, match="each experiment is of one team"):
+            BridgeSettings.model_validate({"team": teams})
+    else:
+        BridgeSettings.model_validate({"team": teams})
+
+
+def test_a_token_that_only_reads_says_so() -> None:
+    team = TeamSettings(
+        name="team", experiments=("x",), sha256=(digest(OLD),), read_sha256=(digest(NEW),)
+    )
+    known = tokens(team)
+    grants = [known.grant(f"Bearer {token}") for token in (OLD, NEW)]
+    assert [grant and grant.may_write for grant in grants] == [True, False]

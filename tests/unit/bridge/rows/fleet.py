@@ -21,8 +21,6 @@ from otel_rl.records import (
 from otel_rl.semconv.spec import Instrument
 from tests.support.kept import revived
 
-__all__ = ["T0", "Fleet", "S", "ns", "worker"]
-
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
 

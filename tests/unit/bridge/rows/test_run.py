@@ -117,7 +117,7 @@ def test_points_of_a_removed_run_are_dropped_and_counted_once() -> None:
     run.take(turn(100), 3, T0)
     assert sorted(closed(run)) == [5, 6, 7, 8, 9]
     for _ in range(2):
-        run.committed()
+        run.committed(T0, "")
         assert counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.RUN_REMOVED) == 5
         assert counters.value(Counter.SAMPLES_TAKEN) == 5
 
@@ -131,7 +131,7 @@ def test_counts_in_a_report_that_was_not_committed_are_reported_by_the_next() ->
     again = loaded(counters)
     assert again.report({}) == told
     assert 3 in told.values()
-    again.committed()
+    again.committed(T0, "")
     again.unload()
     assert 3 not in loaded(counters).report({}).values()
 

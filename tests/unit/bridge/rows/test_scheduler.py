@@ -6,7 +6,7 @@ import os
 import pickle
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, StateFault, Where
+from otel_rl.bridge.counters import Counter, Counters, Delay, Refusal, SampleDrop, StateFault, Where
 from otel_rl.bridge.journal.interface import checksum
 from otel_rl.bridge.journal.reader import overview, read_history
 from otel_rl.bridge.journal.runs import Commit, RunStore, SavedRun
@@ -212,13 +212,20 @@ def test_of_many_runs_each_round_takes_what_there_is_time_for_and_all_tenants_ha
     assert len(commits) >= 4
 
 
-def steps_in_one_batch(key: ExperimentKey, steps: Sequence[int]) -> Batch:
-    measured = [point(float(step), T0 + step) for step in steps]
-    for one, step in zip(measured, steps, strict=True):
-        one.attributes.extend(key_values({"rl.loop.iteration": step}))
+def measurements(key: ExperimentKey, measured: Sequence[tuple[int, int | None]]) -> Batch:
+    """Measurements of a worker in one request: of each, the value and the step."""
+    points = []
+    for value, step in measured:
+        points.append(point(float(value), T0 + value))
+        if step is not None:
+            points[-1].attributes.extend(key_values({"rl.loop.iteration": step}))
     resource = {"rl.experiment.name": key.experiment, "rl.worker.role": "trainer"}
-    request = metrics_request(gauge(*measured), resource=resource)
+    request = metrics_request(gauge(*points), resource=resource)
     return Batch(key, Signal.METRICS, request.SerializeToString(), T0)
+
+
+def steps_in_one_batch(key: ExperimentKey, steps: Sequence[int]) -> Batch:
+    return measurements(key, [(step, step) for step in steps])
 
 
 @pytest.fixture
@@ -309,16 +316,76 @@ def test_what_is_said_of_a_whole_batch_is_heard_at_its_end(store: Store) -> None
     assert bench.steps(A) == [*range(50)]
 
 
-def test_rows_are_committed_a_bounded_number_of_values_at_a_time(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+def test_the_last_row_of_a_bridge_that_ends_is_delayed_by_all_rounds_before_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "_ROW_VALUES", 100)
-    bench.spool.append([steps_in_one_batch(A, range(500))])
-    sizes = []
-    while bench.drain.round(bench.now_ns + 60 * S):
-        sizes.append(len(bench.steps(A)))
-    assert max(b - a for a, b in pairwise([0, *sizes])) <= 100  # of one value each
-    assert bench.steps(A) == [*range(500)]
+    """Each commit takes a second."""
+    commits, delays_s, passed_s = 0, list[float](), list[float]()
+    commit = RunStore.commit
+
+    def slow(run_store: RunStore, some: list[Commit]) -> None:
+        nonlocal commits
+        commit(run_store, some)
+        commits += 1
+
+    monkeypatch.setattr(RunStore, "commit", slow)
+    bench = Bench(store, clock_s=lambda: float(commits), slice_s=0.0, part=10)
+
+    def told(_delay: Delay, seconds: float, _attributes: Mapping[str, str]) -> None:
+        delays_s.append(seconds)
+        passed_s.append(float(commits))
+
+    bench.counters.on_delay = told
+    for step in range(5):
+        bench.spool.append([batch(A, step)])
+    bench.drain.finish(bench.now_ns)
+    assert bench.steps(A) == [*range(5)]
+    assert max(passed_s) > 1
+    assert delays_s == passed_s
+
+
+OF_WORKER = "workers/trainer/0/loss"
+
+
+def in_one_step(key: ExperimentKey, values: Sequence[int]) -> Batch:
+    return measurements(key, [(value, 1) for value in values])
+
+
+def in_one_window(key: ExperimentKey, values: Sequence[int]) -> Batch:
+    return measurements(key, [(value, None) for value in values])
+
+
+@pytest.mark.parametrize("size", slow_after(1, [300, 30, 1_000]))
+@pytest.mark.parametrize("flood", [steps_in_one_batch, in_one_step, in_one_window])
+def test_a_row_of_another_experiment_waits_for_a_part_of_a_floods_rows(
+    flood: Callable[[ExperimentKey, Sequence[int]], Batch], size: int, store: Store
+) -> None:
+    settings = AlignSettings(start_wait_s=0, per_worker=True)
+    bench = Bench(store, settings, clock_s=lambda: 0.0, slice_s=0.0, part=10)
+    bench.spool.append([batch(B, 0)])
+    bench.run()
+    bench.spool.append([flood(A, range(size))])
+    made: list[float] = []
+    for step in count(1):
+        bench.spool.append([batch(B, step)])
+        bench.drain.round(bench.now_ns)
+        assert bench.steps(B) == [*range(step + 1)]
+        before = len(made)
+        rows = bench.run_store.rows(A, start=0, limit=10_000)
+        made = [row.values[OF_WORKER] for row in rows if OF_WORKER in row.values]
+        assert len(made) - before <= 10
+        if len(made) >= size:
+            break
+        bench.now_ns += S
+    assert made == [*range(size)]
+
+
+def test_no_more_is_taken_while_rows_are_left(store: Store, taken: list[int]) -> None:
+    bench = Bench(store, clock_s=lambda: 0.0, slice_s=0.0, part=10)
+    bench.spool.append([steps_in_one_batch(A, range(n, n + 100)) for n in range(0, 1_000, 100)])
+    while bench.drain.round(bench.now_ns):
+        assert sum(taken) - len(bench.steps(A)) <= 110
+    assert bench.steps(A) == [*range(1_000)]
 
 
 def test_two_large_batches_are_in_the_middle_at_a_time(

@@ -1,11 +1,12 @@
 """``otel-rl dashboard`` of journals, without an account."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.delivery.wandb.account import Account
 from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
@@ -69,6 +70,35 @@ def test_without_an_account_it_is_printed(dashboard: Dashboard) -> None:
         0,
         "Workers\n  Workers alive (worker): service/trainer/alive\n",
     )
+
+
+def test_the_view_of_a_teams_runs_is_in_the_account_of_the_team(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # without the key of `wandb login`
+    keep(
+        tmp_path,
+        {ExperimentKey("a/x"): [LOSS], ExperimentKey("b/x"): [ALIVE], ExperimentKey("x"): [ALIVE]},
+    )
+    text = 'tracker.options.mode = "online"\n'
+    for team in "ab":
+        (tmp_path / team).write_text(team * 40)
+        (tmp_path / team).chmod(0o600)
+        text += f'[[team]]\nname = "{team}"\nexperiments = ["{team}/*"]\nsha256 = ["{team * 64}"]\n'
+        text += f'[team.tracker.options]\nkey_file = "{tmp_path}/{team}"\n'
+        text += 'project = "rl-{experiment}"\n'
+    (tmp_path / "bridge.toml").write_text(text)
+    saved = {}
+
+    def save_view(account: Account, keys: Sequence[KeySpec], *, is_forced: bool) -> str:
+        saved[account.api_key[0], account.project] = [spec.key for spec in keys]
+        return "https://wandb"
+
+    monkeypatch.setattr("otel_rl.cli.commands.dashboard.save_view", save_view)
+    config = ["--config", str(tmp_path / "bridge.toml"), "--data", str(tmp_path)]
+    assert main(["dashboard", "--tracker", "wandb", *config]) == 1
+    assert saved == {("a", "rl-a-x"): ["actor/loss"], ("b", "rl-b-x"): ["service/trainer/alive"]}
+    assert "No team has the experiment 'x'" in capsys.readouterr().err
 
 
 def test_a_run_that_is_not_there_is_an_error_with_those_that_are(dashboard: Dashboard) -> None:

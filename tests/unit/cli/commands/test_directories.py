@@ -13,7 +13,7 @@ from otel_rl.run_id import run_id
 from tests.support.view_runs import LookedAt, write_run
 
 RUN_ID = run_id("grpo", "1")
-READERS = (("diagnose",), ("runs",), ("report", "-o", "page.html"))
+READERS = (("diagnose",), ("runs",), ("view", "--html", "page.html"))
 ASKS_FOR_A_RUN = (READERS[0], READERS[2])
 
 
@@ -142,3 +142,13 @@ def test_a_run_comes_before_a_directory_of_its_name(
     write_run(home / "grpo", LookedAt(ExperimentKey("other")))
     assert main(["diagnose", "grpo", "--data", "runs/data"]) == 0
     assert "grpo/1" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("home")
+def test_a_misspelt_name_among_several_is_told_before_anything_is_replayed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ("--data", "runs/data", "--tracker", "jsonl")
+    assert main(["replay", "grpo", "latre", *data]) == 2
+    assert "There is no run 'latre'" in capsys.readouterr().err
+    assert not [*home.rglob("*.jsonl")]

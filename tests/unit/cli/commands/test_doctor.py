@@ -160,6 +160,15 @@ def test_runs_are_listed_while_a_bridge_writes_them(
     assert "20 of 40 rows not confirmed by wandb" in report.about("run grpo/default")
 
 
+def test_an_offline_run_waits_for_rows_only_once_its_bridge_is_gone(
+    journal: Journal, deliveries: DeliveryStore, doctor: Callable[[], Report]
+) -> None:
+    deliveries.opened(A, "/data/wandb/offline-run-20261129_120000-abc")
+    assert "2 with all rows written to their tracker" in doctor().about("runs")
+    journal.close()
+    assert "20 of 40 rows not confirmed by wandb" in doctor().about("run grpo/default")
+
+
 def test_a_run_that_its_tracker_refuses_fails_and_says_why_and_since_when(
     deliveries: DeliveryStore, doctor: Callable[[], Report]
 ) -> None:
@@ -272,3 +281,30 @@ def test_gpus_that_workers_cannot_sample_are_a_failure_with_a_way_out(
     place = report.lines.index(report.about("gpus"))
     assert report.lines[place].startswith("FAIL gpus: ")
     assert "OTEL_RL_GPU_ROLES" in report.lines[place + 1]
+
+
+@pytest.mark.parametrize("fault", ["", "none", "empty", "open"])
+def test_the_key_of_each_team_is_looked_at(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OTEL_RL_BRIDGE__LISTEN__HTTP", "0")
+    monkeypatch.setenv("OTEL_RL_BRIDGE__LISTEN__GRPC", "0")
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    settings = ""
+    for team in ("a", "b"):
+        key = tmp_path / f"key-{team}"
+        key.write_text("" if fault == "empty" and team == "b" else team * 40)
+        key.chmod(0o644 if fault == "open" and team == "b" else 0o600)
+        if fault == "none" and team == "b":
+            key.unlink()
+        settings += (
+            f'[[team]]\nname = "{team}"\nexperiments = ["{team}/*"]\nsha256 = ["{team * 64}"]\n'
+            f'[team.tracker.options]\nkey_file = "{key}"\nbase_url = "http://127.0.0.1:1"\n'
+        )
+    (tmp_path / "bridge.toml").write_text(settings)
+    main(["doctor", "--config", str(tmp_path / "bridge.toml"), "--data", str(tmp_path / "data")])
+    lines = capsys.readouterr().out.splitlines()
+    faults = [line for line in lines if line.startswith("FAIL") and "wandb.key_file" in line]
+    assert [line.partition(": ")[0] for line in faults] == ["FAIL team b"] * bool(fault)
+    assert any(line.startswith("ok   team a: wandb account: Found an API key") for line in lines)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,20 +18,18 @@ class Server:
     """Serves nothing, and keeps the directory that it was to serve."""
 
     shown: Path
-    url = "http://127.0.0.1:1/"
 
-    def __init__(self, settings: BridgeSettings, _host: str, _port: int, **_: object) -> None:
-        type(self).shown = settings.data
 
-    def serve(self, started: Callable[[], None]) -> None:
-        started()
+def serve(settings: BridgeSettings, _address: object, started: Callable[[object], None]) -> None:
+    Server.shown = settings.data
+    started(SimpleNamespace(url="http://127.0.0.1:1/", token=""))
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a run, and with folders that hold the program."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(view, "ViewServer", Server)
+    monkeypatch.setattr(view, "_serve", serve)
     write_run(tmp_path / ".otel_rl" / "x", LookedAt(ExperimentKey("grpo", "1")))
     for folder in ("grpo", "other"):
         (tmp_path / folder).mkdir()
@@ -61,7 +60,7 @@ def test_a_data_directory_that_is_not_there_yet_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(view, "ViewServer", Server)
+    monkeypatch.setattr(view, "_serve", serve)
     assert main(["view", *named]) == 0
     place = named[-1] if named else ".otel_rl"
     assert f"there is no directory '{place}' yet" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import otel_rl
 from otel_rl import lineage
-from otel_rl.demo import digest as of_a_plain_server
+from otel_rl.demo.processes import generator as a_plain_server
 from otel_rl.worker.api import weights
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.session import GUARD
@@ -43,7 +43,7 @@ def test_layout_order_and_precision_do_not_count_but_values_names_and_shapes_do(
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40), st.integers(1, 300))
 def test_a_server_without_otel_rl_computes_the_same(values: list[float], times: int) -> None:
     flat = np.tile(np.array(values, np.float32), times)
-    assert lineage.digest([flat]) == of_a_plain_server.digest(flat.tobytes())
+    assert lineage.digest([flat]) == a_plain_server.digest(flat.tobytes())
 
 
 def test_what_is_no_tensor_is_refused_and_costs_no_training(started: Sink) -> None:

@@ -47,6 +47,66 @@ def test_the_rank_that_has_not_come_is_named(tmp_path: Path) -> None:
     assert found == "gloo:all_reduce (number 2 of group 0) is without rank 1"
 
 
+def test_of_ranks_that_wait_for_each_other_the_one_that_waits_for_none_is_named(
+    tmp_path: Path,
+) -> None:
+    """Rank 1 is in no collective; rank 0 waits for it in one group, and rank 2 for both."""
+    pairs, everyone = ("7", "pairs"), ("9", "everyone")
+    config = {
+        "7": {"name": "7", "desc": "pairs", "ranks": "[0, 1]"},
+        "9": {"name": "9", "desc": "everyone", "ranks": "[0, 1, 2]"},
+    }
+
+    def of(*entries: tuple[tuple[str, str], int, str]) -> dict[str, Any]:
+        return {
+            "pg_config": config,
+            "entries": [
+                {
+                    "process_group": group,
+                    "collective_seq_id": number,
+                    "profiling_name": f"nccl:{group[1]}",
+                    "state": state,
+                    "time_created_ns": number,
+                }
+                for group, number, state in entries
+            ],
+        }
+
+    dumps = {
+        0: of((everyone, 1, DONE), (pairs, 900, DONE), (pairs, 901, OPEN)),
+        1: of((everyone, 1, DONE), (pairs, 900, DONE)),
+        2: of((everyone, 1, DONE), (everyone, 2, OPEN)),
+    }
+    assert words(tmp_path, dumps) == "nccl:everyone (number 2 of group 9) is without rank 1"
+
+
+def test_ranks_that_are_missing_in_groups_of_their_own_are_all_named(tmp_path: Path) -> None:
+    def of(group: str, ranks: str, *states: str) -> dict[str, Any]:
+        return {
+            "pg_config": {group: {"ranks": ranks}},
+            "entries": [
+                {
+                    "process_group": (group, group),
+                    "collective_seq_id": number,
+                    "profiling_name": "nccl:all_reduce",
+                    "state": state,
+                }
+                for number, state in enumerate(states, 1)
+            ],
+        }
+
+    dumps = {
+        0: of("a", "[0, 1]", DONE, OPEN),
+        1: of("a", "[0, 1]", DONE),
+        2: of("b", "[2, 3]", DONE, DONE, OPEN),
+        3: of("b", "[2, 3]", DONE, DONE),
+    }
+    assert words(tmp_path, dumps) == (
+        "nccl:all_reduce (number 2 of group a) is without rank 1; "
+        "nccl:all_reduce (number 3 of group b) is without rank 3"
+    )
+
+
 def test_a_rank_without_a_dump_is_not_called_missing(tmp_path: Path) -> None:
     found = words(tmp_path, {0: dump([OPEN]), 2: dump([OPEN])})
     assert found == "gloo:all_reduce (number 1 of group 0) is open; rank 1 left no dump"

@@ -54,6 +54,7 @@ class World:
         self.reads = 0
         self.error: OSError | None = None
         self.has_turn = True
+        self.container = Container()
         self.drops = Drops()
         monkeypatch.setattr(host, "Machine", lambda: self)
         monkeypatch.setattr(HostTurn, "take", lambda *_: self.has_turn)
@@ -78,6 +79,7 @@ class World:
             for of in (data.resource_metrics if data else ())
             for scope in of.scope_metrics
             for metric in scope.metrics
+            if "process" not in metric.name
         }
 
     def close(self) -> None:

@@ -12,8 +12,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.settings import HostSettings
-from otel_rl.worker.system.host import Container
-from otel_rl.worker.system.process import ProcessMemory, memory_of_process
+from otel_rl.worker.system.host import Container, HostRecorder, memory_of_process
 
 
 class World:
@@ -21,7 +20,10 @@ class World:
         self.now_s = 0.0
         self._reader = InMemoryMetricReader()
         meter = MeterProvider([self._reader]).get_meter("test")
-        self.memory = ProcessMemory(meter, Guard(Drops()), lambda: self.now_s)
+        self._recorder = HostRecorder(meter, Guard(Drops()), lambda: self.now_s)
+
+    def start(self, settings: HostSettings) -> None:
+        self._recorder.start(settings, "node", "run")
 
     def collect(self) -> dict[str, float]:
         data = self._reader.get_metrics_data()
@@ -32,12 +34,13 @@ class World:
             for metric in scope.metrics
             for point in metric.data.data_points
             if isinstance(point, NumberDataPoint)
+            and ".memory." in metric.name.partition("process")[2]
         }
 
 
 def test_a_process_reports_its_memory_and_its_limit_once_an_interval() -> None:
     world = World()
-    world.memory.start(HostSettings(interval_s=5))
+    world.start(HostSettings(interval_s=5))
     first = world.collect()
     assert first["process.memory.usage"] == pytest.approx(
         psutil.Process().memory_info().rss, rel=0.2
@@ -51,7 +54,7 @@ def test_a_process_reports_its_memory_and_its_limit_once_an_interval() -> None:
 
 def test_without_reports_of_the_host_there_are_none_of_the_process() -> None:
     world = World()
-    world.memory.start(HostSettings(enabled=False))
+    world.start(HostSettings(enabled=False))
     assert world.collect() == {}
 
 
@@ -59,8 +62,7 @@ def test_without_reports_of_the_host_there_are_none_of_the_process() -> None:
 def test_the_limit_is_the_process_s_own_where_that_is_lower() -> None:
     own = 4 << 30
     program = (
-        "import resource; from otel_rl.worker.system.process import *;"
-        "from otel_rl.worker.system.host import Container;"
+        "import resource; from otel_rl.worker.system.host import Container, memory_of_process;"
         f"resource.setrlimit(resource.RLIMIT_DATA, ({own}, {own}));"
         "print(memory_of_process(Container())[1])"
     )

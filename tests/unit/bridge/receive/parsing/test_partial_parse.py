@@ -130,7 +130,7 @@ def test_the_experiment_is_named_and_counted_if_it_can_be_read() -> None:
 
 
 def test_nothing_is_counted_for_an_experiment_that_the_sender_may_not_write() -> None:
-    def only_a(key: ExperimentKey) -> tuple[Refusal, str] | None:
+    def only_a(key: ExperimentKey, _team: str) -> tuple[Refusal, str] | None:
         return None if key.experiment == "a" else (Refusal.NOT_ALLOWED, "not yours")
 
     broken = metrics_request(gauge(name="MARK")).SerializeToString()

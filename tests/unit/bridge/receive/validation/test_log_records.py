@@ -76,7 +76,7 @@ def test_an_experiment_of_other_records_is_none() -> None:
     asked: list[ExperimentKey] = []
     request = logs_request(plain_record(), resource={"rl.experiment.name": "logs only"})
     request.MergeFrom(logs_request(a_event()))
-    admitted = validate(Signal.LOGS, request, LIMITS, NOW_NS, asked.append)
+    admitted = validate(Signal.LOGS, request, LIMITS, NOW_NS, lambda key, _team: asked.append(key))
     assert asked == [ExperimentKey("x")]
     assert [batch.experiment for batch in admitted.batches] == [ExperimentKey("x")]
 
@@ -139,7 +139,7 @@ def test_events_are_cut_into_one_batch_for_each_experiment() -> None:
 
 
 def test_events_of_an_experiment_that_is_not_welcome_are_refused() -> None:
-    def problem(key: ExperimentKey) -> tuple[Refusal, str] | None:
+    def problem(key: ExperimentKey, _team: str) -> tuple[Refusal, str] | None:
         return (Refusal.NOT_ALLOWED, f"{key} is not yours") if key.experiment == "b" else None
 
     request = logs_request(a_event(), resource={"rl.experiment.name": "a"})

@@ -573,7 +573,7 @@ def test_an_experiment_that_is_not_welcome_is_refused_and_the_others_are_taken()
     for name in ("a", "b"):
         request.MergeFrom(metrics_request(gauge(point()), resource={"rl.experiment.name": name}))
 
-    def only_a(key: ExperimentKey) -> tuple[Refusal, str] | None:
+    def only_a(key: ExperimentKey, _team: str) -> tuple[Refusal, str] | None:
         return None if key.experiment == "a" else (Refusal.INVALID_NAME, f"{key} is not a")
 
     admitted = validate(Signal.METRICS, request, LIMITS, NOW_NS, only_a)

@@ -9,8 +9,6 @@ from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Export, Measurements, Row, Series, Worker
 from tests.support.kept import revived
 
-__all__ = ["EXPECTED", "REPORTED", "T0", "Job", "S", "ranks"]
-
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
 MS = S // 1000

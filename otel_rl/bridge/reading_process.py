@@ -1,0 +1,130 @@
+"""A process that reads journals for a bridge, which has then no less time and memory for requests.
+
+It answers questions on a socket, one at a time, and has a low priority. It ends after some minutes
+without one, and when the bridge does: the bridge's end of the socket is then closed.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Final, TypeAlias
+
+_NICENESS: Final = 10
+
+_Channel: TypeAlias = "Connection[bytes, bytes]"
+
+
+class ProcessEnded(RuntimeError):
+    """The process has ended before it answered."""
+
+
+class ReadingProcess:
+    """Starts the process with the first question, and again once it has ended. One thread asks.
+
+    Args:
+        module: Calls ``answer_questions`` with its first argument.
+        arguments: Of its command line, behind that one.
+        environment: Its variables beside those of the bridge, without the keys of trackers.
+    """
+
+    def __init__(
+        self, module: str, arguments: Sequence[str] = (), environment: Mapping[str, str] = {}
+    ) -> None:
+        self._module, self._arguments, self._environment = module, arguments, environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: _Channel | None = None
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return None if process is None else process.pid
+
+    def answer(self, question: bytes, timeout_s: float) -> bytes:
+        """Return its answer.
+
+        Args:
+            question: For the process.
+            timeout_s: Bound of the time to the answer; the process is then killed.
+
+        Raises:
+            ProcessEnded: It has ended.
+            TimeoutError: It took too long.
+            OSError: It cannot be started.
+        """
+        try:
+            # Unasked, only its end arrives, which is no failure between two questions.
+            if self._channel is None or self._channel.poll():
+                self.end()
+                self._channel = self._start()
+            self._channel.send_bytes(question)
+            if self._channel.poll(timeout_s):
+                return self._channel.recv_bytes()
+        except (EOFError, ConnectionError) as exc:
+            status = self.end()
+            raise ProcessEnded(f"the process ended (status {status})") from exc
+        self.end()
+        raise TimeoutError(f"no answer in {timeout_s:.3g} s")
+
+    def kill(self) -> None:
+        """Kill it, also while it is asked. Any thread may call it."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def end(self) -> int | None:
+        """End the process, and return its status; None if there was none."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        process.kill()
+        return process.wait()
+
+    def _start(self) -> _Channel:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
+                [
+                    *(sys.executable, "-P", "-m", self._module, str(theirs.fileno())),
+                    *self._arguments,
+                ],
+                pass_fds=[theirs.fileno()],
+                env={**_environment(os.environ), **self._environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C is for the bridge
+            )
+        return Connection(ours.detach())
+
+
+def answer_questions(channel: int, answer: Callable[[bytes], bytes], *, idle_s: float) -> None:
+    """Answer until the other end of a socket is closed, or nothing is asked for too long.
+
+    Args:
+        channel: Descriptor of this end.
+        answer: Returns the answer to a question.
+        idle_s: Seconds without a question.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bridge ends it
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    connection: _Channel = Connection(channel)
+    with contextlib.suppress(EOFError, ConnectionError):
+        while connection.poll(idle_s):
+            connection.send_bytes(answer(connection.recv_bytes()))
+
+
+def _environment(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment of a process that only reads the journal: no API key, no token."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name != "WANDB_API_KEY" and not (name.startswith("OTEL_EXPORTER") and "HEADERS" in name)
+    }

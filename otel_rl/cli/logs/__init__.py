@@ -1,0 +1,1 @@
+"""Logs of runs that others have written, read as if otel_rl had been there."""
