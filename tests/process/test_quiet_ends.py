@@ -79,3 +79,33 @@ def test_a_crash_is_said_once_whatever_the_number_of_trackers(tmp_path: Path) ->
 def test_a_run_without_a_metric_is_said_once(tmp_path: Path) -> None:
     said = last_lines(tmp_path, 'print("the end", file=sys.stderr)', "jsonl")
     assert len([line for line in said if "ended with no metric" in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "state", "said"),
+    [
+        ("", "finished", "ended with no metric"),
+        ("raise RuntimeError('boom')", "crashed", "crashed: trainer/0"),
+    ],
+)
+def test_a_run_that_ends_before_its_command_is_said_once(
+    tmp_path: Path, ends: str, state: str, said: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import subprocess, sys
+
+        worker = "import otel_rl; otel_rl.init(role='trainer'); {ends}"
+        subprocess.run([sys.executable, "-c", worker])
+        list_runs = [sys.executable, "-m", "otel_rl", "runs", "--json"]
+        while '"{state}"' not in subprocess.check_output(list_runs, text=True):
+            pass
+        """)
+    )
+    done = otel_rl(
+        *("run", "--experiment", "e", "--tracker", "jsonl", "--", sys.executable, script),
+        cwd=tmp_path,
+    )
+    assert done.err.count(said) == 1, done.err
+    assert "WARNING" not in done.err

@@ -46,6 +46,7 @@ from otel_rl.records import (
 _log = logging.getLogger(__name__)
 
 _news_log = logging.getLogger(f"{__name__}.news")
+_ends_log = logging.getLogger(f"{__name__}.ends")
 """News of runs: the report at the end of a command says them, too."""
 
 _data_log = logging.getLogger(messages.__name__)
@@ -511,7 +512,7 @@ class Scheduler:
             self._without_metrics.discard(key)
         elif key not in self._without_metrics:
             self._without_metrics.add(key)
-            _news_log.warning("%s ended with no metric. %s", key, NO_METRIC_HINT)
+            _ends_log.warning("%s ended with no metric. %s", key, NO_METRIC_HINT)
         return None if description == self._run_store.description(key) else description
 
     def _pass_on_finding(self, key: ExperimentKey, run: Run) -> None:
@@ -704,7 +705,7 @@ def _log_failures(key: ExperimentKey, run: Run, description: Description) -> Wor
     if words:
         is_news = words != run.told_crash
         if is_news:
-            _news_log.warning("%s %s", key, words)
+            _ends_log.warning("%s %s", key, words)
         run.told_crash = words
         return description.crash if is_news else None
     news = [one for one in description.failures if one not in logged]

@@ -22,7 +22,7 @@ from otel_rl.cli.embedded_bridge import (
     say_page,
     without_disabled,
 )
-from otel_rl.cli.ending.end import finish, leave
+from otel_rl.cli.ending.end import ENDS, finish, leave, left_to_the_report
 from otel_rl.cli.ending.files import StatusFile
 from otel_rl.cli.ending.report import Ending
 from otel_rl.cli.environment import adapter_environment, notes_on, reporting_environment
@@ -189,7 +189,7 @@ def _run_reported(
     try:
         environment = _environment(embedded, arguments)
         data, key = bridge.settings.data, embedded.names.key
-        with live_line(data, key, is_wanted=arguments.live_line):
+        with left_to_the_report(ENDS), live_line(data, key, is_wanted=arguments.live_line):
             status = _run(command, environment, requests, bridge.began)
     finally:
         requests.end.status = status

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,10 +29,14 @@ _LOOK_S: Final = 10.0
 
 _STUCK: Final = {RunState.WAITING, RunState.OPENING, RunState.RETRYING, RunState.REJECTED}
 
+ENDS: Final = ("otel_rl.bridge.rows.scheduler.ends",)
+"""Logger of what a bridge says of a run's end, and the report of its own end says last."""
+
 _WHAT_THE_REPORT_SAYS: Final = (
     "otel_rl.bridge.delivery.run_delivery",
     "otel_rl.bridge.row_thread",
     "otel_rl.bridge.rows.scheduler.news",
+    *ENDS,
 )
 """Loggers of what the report of an end says as well."""
 
@@ -73,7 +77,7 @@ def finish(
     progress = Progress(bridge, bridge.settings.stop_timeout_s)
     threading.Thread(target=stop, name="otel-rl-stop", daemon=True).start()
     interrupted = None
-    with said_by_the_report():
+    with left_to_the_report():
         while not (has_stopped.is_set() or interrupted):
             interrupted = requests.wait(progress.until_next_s()) or None
             progress.look()
@@ -143,7 +147,7 @@ def write_rest(bridge: Bridge, requests: EndRequests, exit_status: int | None = 
     """
     patience_s = min(_PATIENCE_S, bridge.settings.stop_timeout_s)
     progress = Progress(bridge, patience_s)
-    with said_by_the_report():
+    with left_to_the_report():
         while _has_rows(bridge):
             number = requests.wait(min(_REST_LOOK_S, max(0.0, progress.until_next_s())))
             progress.look()
@@ -265,11 +269,11 @@ def left_in_words(left: Left, seconds: float) -> str:
 
 
 @contextmanager
-def said_by_the_report() -> Iterator[None]:
+def left_to_the_report(loggers: Collection[str] = _WHAT_THE_REPORT_SAYS) -> Iterator[None]:
     """Keep out of the log, for the length of the context, what the report at its end says."""
 
     def is_new(record: logging.LogRecord) -> bool:
-        return record.name not in _WHAT_THE_REPORT_SAYS
+        return record.name not in loggers
 
     handlers = [*logging.getLogger().handlers]
     for handler in handlers:
