@@ -38,7 +38,7 @@ lab: $(VENV)/.installed  ## the real Collector, Jaeger, torch, Ray and others fo
 	@$(BIN)/python -m tests.lab
 
 compose: $(VENV)/.installed  ## docker compose up, services killed, down and up again; needs a Docker Engine
-	@OTEL_RL_COMPOSE=1 $(BIN)/python -m pytest tests/lab/test_compose.py
+	@OTEL_RL_COMPOSE=1 $(BIN)/python -m pytest tests/lab/test_compose.py tests/lab/test_compose_teams.py
 
 faults: $(VENV)/.installed  ## kill -9 and worse, 200 times (FAULT_RUNS, FAULT_SEED), figures in build/faults.json
 	@$(BIN)/python -m tests.faults

@@ -123,3 +123,16 @@ def test_only_bridges_reach_the_database_and_keep_nothing_beside_it() -> None:
     data = bridges["command"][bridges["command"].index("--data") + 1]
     assert data.startswith(bridges["tmpfs"][0].partition(":")[0])
     assert bridges["environment"]["OTEL_RL_BRIDGE__JOURNAL__URL"].endswith("@postgres/otel_rl")
+
+
+def test_the_file_of_teams_changes_services_and_mounts_files_that_exist() -> None:
+    further = yaml.safe_load((ROOT / "deploy/teams.compose.yaml").read_text())["services"]
+    assert further.keys() <= SERVICES.keys()
+    taken = {port.split(":")[-2] for one in SERVICES.values() for port in one.get("ports", [])}
+    for service in further.values():
+        for port in service.get("ports", []):
+            assert port.startswith("${OTEL_RL_LISTEN:-127.0.0.1}:")
+            assert port.split(":")[-2] not in taken
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert source.startswith("${OTEL_RL_SITE") or (ROOT / source).is_file()

@@ -7,7 +7,7 @@
 import os
 import subprocess
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -53,10 +53,14 @@ OVERRIDE = f"services:\n  bridge:{SETTINGS}  bridges:{SETTINGS}"
 class Compose:
     """A project of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, further: str = "", variables: Mapping[str, str] | None = None
+    ) -> None:
         override = directory / "override.yml"
         override.write_text(OVERRIDE)
         files = ["--file", str(ROOT / "docker-compose.yml"), "--file", str(override)]
+        files += ["--file", str(ROOT / further)] if further else []
+        self._variables = {"OTEL_RL_TRACKER": "jsonl", **(variables or {})}
         self._name = f"otel-rl-{uuid.uuid4().hex[:8]}"
         self._command = [*_compose(), "--project-name", self._name]
         self._command += ["--project-directory", str(ROOT), *files]
@@ -64,7 +68,7 @@ class Compose:
     def __call__(self, *arguments: str, timeout_s: float = 600) -> str:
         done = subprocess.run(
             [*self._command, *arguments],
-            env=os.environ | {"OTEL_RL_TRACKER": "jsonl"},
+            env=os.environ | self._variables,
             capture_output=True,
             text=True,
             timeout=timeout_s,
