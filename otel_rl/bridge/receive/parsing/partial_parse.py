@@ -6,6 +6,7 @@ each resource of such a request is parsed by itself.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -15,8 +16,8 @@ from otel_rl.bridge.otlp.attributes import experiment_of, team_of
 from otel_rl.bridge.receive.parsing.preparse import (
     SMALLER_BATCHES,
     check_message_count,
-    count_messages,
     fields,
+    messages_in,
 )
 from otel_rl.bridge.receive.signal_specs import SignalSpec
 from otel_rl.errors import MalformedRequest, RequestTooLarge
@@ -76,7 +77,7 @@ def parse_partially(
                 raise RequestTooLarge(
                     f"The request has more than {max_parts} parts.", hint=SMALLER_BATCHES
                 )
-            if number != _FIRST or _can_be_read(spec, part, max_messages, max_parts):
+            if number != _FIRST or _can_be_read(spec, part, max_messages):
                 readable.append(part)
                 is_wanted |= number == _FIRST
             else:
@@ -87,9 +88,9 @@ def parse_partially(
     return PartialRequest(b"".join(readable), unreadable) if unreadable and is_worth_it else None
 
 
-def _can_be_read(spec: SignalSpec, part: bytes, max_messages: int, max_parts: int) -> bool:
+def _can_be_read(spec: SignalSpec, part: bytes, max_messages: int) -> bool:
     try:
-        check_message_count(part, spec.request.DESCRIPTOR, max_messages, max_parts)
+        check_message_count(part, spec.request.DESCRIPTOR, max_messages)
         spec.request.FromString(part)
     except (DecodeError, MalformedRequest, RequestTooLarge):
         return False
@@ -97,11 +98,14 @@ def _can_be_read(spec: SignalSpec, part: bytes, max_messages: int, max_parts: in
 
 
 def _unreadable(spec: SignalSpec, part: bytes, content: bytes) -> UnreadablePart:
-    items = max(1, count_messages(part, spec.request.DESCRIPTOR, spec.item_types))
+    items = 0
+    with suppress(MalformedRequest):
+        for kind in messages_in(part, spec.request.DESCRIPTOR):
+            items += kind is not None and kind.full_name in spec.item_types
     is_wanted = not spec.markers or any(marker in part for marker in spec.markers)
     resource = _resource(content)
     return UnreadablePart(
-        items, experiment_of(resource.attributes), team_of(resource.attributes), is_wanted
+        max(1, items), experiment_of(resource.attributes), team_of(resource.attributes), is_wanted
     )
 
 

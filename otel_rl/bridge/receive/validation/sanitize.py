@@ -4,7 +4,7 @@ Metrics are read on the way (``otlp/columns.py``): known identities with numbers
 are sound. Only where something is new or in doubt is each item of the resource checked by its rule.
 """
 
-from collections.abc import Callable, MutableSequence, Sequence, Sized
+from collections.abc import Callable, Iterable, MutableSequence, Sequence, Sized
 from functools import partial
 from typing import Literal, TypeVar, cast
 
@@ -103,9 +103,13 @@ class Sanitizer:
             InDoubt: Something is new or in doubt, and only known metrics are wanted.
         """
         resources = request.resource_metrics
-        if self._may_hold_too_many:
-            of_parts = (sum(map(_count_points, part.scope_metrics)) for part in resources)
-            self._check_number(sum(of_parts))
+        self._check_numbers(
+            (
+                len(part.scope_metrics) + sum(map(_count_metrics, part.scope_metrics))
+                for part in resources
+            ),
+            (sum(map(_count_points, part.scope_metrics)) for part in resources),
+        )
         readings: list[ResourceReading] = []
 
         def keeps_resource(part: ResourceMetrics) -> bool:
@@ -161,8 +165,13 @@ class Sanitizer:
         Raises:
             RequestTooLarge: The request has too many spans.
         """
+        resources = request.resource_spans
+        self._check_numbers(
+            (len(part.scope_spans) for part in resources),
+            (sum(map(_count_spans, part.scope_spans)) for part in resources),
+        )
         self._walk(
-            request.resource_spans,
+            resources,
             lambda part: part.scope_spans,
             lambda part: part.spans,
             _count_spans,
@@ -179,8 +188,10 @@ class Sanitizer:
             RequestTooLarge: The request has too many records.
         """
         resources = request.resource_logs
+        self._check_numbers(
+            (len(part.scope_logs) for part in resources), map(_count_all_records, resources)
+        )
         n_records = sum(map(_count_all_records, resources))
-        self._check_number(n_records)
         for resource_logs in resources:
             for scope_logs in resource_logs.scope_logs:
                 self._filter(scope_logs.log_records, _is_event)
@@ -232,16 +243,26 @@ class Sanitizer:
             screen(part)
             return True
 
-        # Nearly every request is too short to be counted.
-        if self._may_hold_too_many:
-            self._check_number(sum(count(scope) for part in resources for scope in scopes_of(part)))
         self._filter(resources, keeps_resource)
 
-    def _check_number(self, n: int) -> None:
+    def _check_numbers(self, holders: Iterable[int], items: Iterable[int]) -> None:
+        """Check a request's numbers of parts, since even empty parts take time.
+
+        Args:
+            holders: Number of scopes and metrics of each resource.
+            items: Number of data points, spans or log records of each resource.
+        """
+        if not self._may_hold_too_many:  # nearly every request is too short
+            return
         most = self._max_items
-        if n > most:
-            msg = f"The request holds more than {most} data points, spans or log records."
-            raise RequestTooLarge(msg, hint=SMALLER_BATCHES)
+        for n, parts in (
+            (sum(1 + one for one in holders), "resources, scopes and metrics"),
+            (sum(items), "data points, spans or log records"),
+        ):
+            if n > most:
+                raise RequestTooLarge(
+                    f"The request holds more than {most} {parts}.", hint=SMALLER_BATCHES
+                )
 
     def _keeps_metric(self, metric: Metric) -> bool:
         kind = metric.WhichOneof("data")
@@ -357,6 +378,10 @@ def _points(metric: Metric, kind: str | None) -> MutableSequence[DataPoint]:
         if kind is None
         else cast("MutableSequence[DataPoint]", getattr(metric, kind).data_points)
     )
+
+
+def _count_metrics(scope_metrics: ScopeMetrics) -> int:
+    return len(scope_metrics.metrics)
 
 
 def _count_points(scope_metrics: ScopeMetrics) -> int:

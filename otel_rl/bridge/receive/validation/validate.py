@@ -179,12 +179,7 @@ def _admit(
 
 def _check_number(signal: Signal, payload: bytes, limits: ReceiveLimits) -> None:
     parsed_as = MetricsView if signal is Signal.METRICS else SIGNALS[signal].request
-    check_message_count(
-        payload,
-        parsed_as.DESCRIPTOR,
-        limits.max_messages_per_request,
-        limits.max_points_per_request,
-    )
+    check_message_count(payload, parsed_as.DESCRIPTOR, limits.max_messages_per_request)
 
 
 def _by_experiment(

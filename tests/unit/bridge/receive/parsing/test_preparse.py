@@ -181,15 +181,6 @@ def test_every_message_is_counted_also_if_it_is_empty(
         check_message_count(payload, root, n_messages - 1)
 
 
-@pytest.mark.parametrize("numbers", [[1], [1, 2], [1, 2, 2]])
-@pytest.mark.parametrize("content", [b"", b"\x7a\x00"])
-def test_what_holds_points_is_bounded_as_they_are(numbers: list[int], content: bytes) -> None:
-    payload = nested(numbers, 1000, content)
-    check_message_count(payload, ROOT, 10_000, 1002)
-    with pytest.raises(RequestTooLarge, match="more than 999 resources, scopes and metrics"):
-        check_message_count(payload, ROOT, 10_000, 999)
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300)), max_size=30), st.integers(1, 40))
 def test_rows_of_fields_are_counted_one_by_one(rows: list[tuple[int, int]], repeat: int) -> None:
     # Strings of any length, alone and in rows, between numbers and empty messages.

@@ -23,6 +23,7 @@ from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.records import ExperimentKey, Signal
 from tests.support.otlp_requests import (
     Attributes,
+    delimited,
     event,
     gauge,
     key_values,
@@ -610,6 +611,25 @@ def test_points_spans_and_records_are_bounded_before_they_are_looked_at(signal: 
     assert validate(signal, request(5), limits, now_ns).accepted == 5
     with pytest.raises(RequestTooLarge, match="more than 5 data points, spans or log records"):
         validate(signal, request(6), limits, now_ns)
+
+
+@pytest.mark.parametrize(
+    "tags", [b"", b"\x12", b"\x12\x12"], ids=["resources", "scopes", "metrics"]
+)
+def test_what_holds_points_is_bounded_as_they_are(tags: bytes) -> None:
+    limits = ReceiveLimits(max_points_per_request=9)
+
+    def request(n: int) -> bytes:
+        if not tags:
+            return b"\x0a\x00" * n
+        payload = b"\x12\x00" * (n - len(tags))
+        for tag in (*reversed(tags[1:]), 0x0A):
+            payload = delimited(tag, payload)
+        return payload
+
+    assert validate(Signal.METRICS, request(9), limits, NOW_NS).accepted == 0
+    with pytest.raises(RequestTooLarge, match="more than 9 resources, scopes and metrics"):
+        validate(Signal.METRICS, request(10), limits, NOW_NS)
 
 
 def marked(**more: str) -> ExportMetricsServiceRequest:
