@@ -3,24 +3,15 @@
 import argparse
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Self
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.places import names_there_are
 from otel_rl.bridge.journal.reader import (
-    RunOverview,
     journals_below,
-    looking,
-    read_runs,
     removed_runs,
 )
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
@@ -31,7 +22,7 @@ from otel_rl.cli.options import settings_of
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.records import ExperimentKey
-from otel_rl.run_id import run_id
+from otel_rl.view.found import Found, FoundRuns, matching
 
 _PATHS: Final = ("/", "./", "../", "~")
 _HINT: Final = (
@@ -70,96 +61,40 @@ def steps(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or found[1])
 
 
-def matching(name: str | None, keys: Iterable[ExperimentKey]) -> Sequence[ExperimentKey]:
-    """Return the runs of a name in their order; all of them without a name.
-
-    Args:
-        name: ``EXPERIMENT/TRIAL``, either of the two, or an id.
-
-    Raises:
-        ConfigError: Both parts may contain slashes, and the same text is that of several runs.
-    """
-    keys = [*keys]
-    if name is None:
-        return keys
-    whole = [key for key in keys if name == str(key)]
-    if len(whole) > 1:
-        ids = " or ".join(
-            f"{run_id(*key)} (experiment {key.experiment!r}, trial {key.trial!r})" for key in whole
-        )
-        raise ConfigError(f"{name!r} matches several runs.", hint=f"Name one by its id: {ids}.")
-    return whole or [key for key in keys if name in {key.experiment, key.trial, run_id(*key)}]
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRun:
-    """Run of a journal.
-
-    Attributes:
-        overviews: As the journal has it, for each tracker.
-        directory: Of the journal; None for the database of ``journal.url``.
-        open: Opens the journal for reading, for the length of a context.
-    """
-
-    overviews: Sequence[RunOverview]
-    directory: Path | None
-    open: Callable[[], AbstractContextManager[Connection]]
-
-    @property
-    def overview(self) -> RunOverview:
-        return self.overviews[0]
-
-    @property
-    def key(self) -> ExperimentKey:
-        return self.overview.key
-
-    @property
-    def id(self) -> str:
-        return run_id(*self.key)
-
-
-class Runs:
+class Runs(FoundRuns):
     """The runs of every journal in reach. Use it as a context, which closes a shared database.
 
     Args:
         settings: With the place of the journals.
         directories: Of journals to look into in place of those; None for those.
 
-    Attributes:
-        faults: Why journals could not be read at the last look.
-
     Raises:
         OtelRLError: The database of ``journal.url`` cannot be used.
     """
 
     def __init__(self, settings: BridgeSettings, directories: Sequence[Path] | None = None) -> None:
-        self.faults: Sequence[str] = ()
-        self._place = settings.journal_place
-        self._directories = directories
-        is_shared = settings.journal.url is not None and directories is None
-        self._shared = self._place.open() if is_shared else None
+        super().__init__(settings.journal_place, directories)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._shared is not None:
-            self._shared.close()
+        self.close()
 
-    def look(self, name: str | None = None) -> Sequence[FoundRun]:
+    def look(self, name: str | None = None) -> Sequence[Found]:
         """Return the runs of a name, or all, the most recently active one first.
 
         Raises:
             ConfigError: There is none of this name. Says which there are, or when it was removed.
         """
-        runs = self._all()
+        runs = self.all()
         keys = [run.key for run in runs]
         wanted = {*matching(name, keys)}
         if name is not None and not wanted:
             raise self._not_found(name, keys)
         return [run for run in runs if run.key in wanted]
 
-    def named(self, name: str | None) -> Sequence[FoundRun]:
+    def named(self, name: str | None) -> Sequence[Found]:
         """Return the runs of a name, or all, of which there is one; say what cannot be read.
 
         Raises:
@@ -179,30 +114,6 @@ class Runs:
             say(fault)
         return 1 if self.faults else 0
 
-    def _all(self) -> Sequence[FoundRun]:
-        found: list[FoundRun] = []
-        faults: list[str] = []
-        if self._shared is not None:
-            with self._shared.read() as connection:
-                found += _of_journal(read_runs(connection), None, self._shared.read)
-        for directory in self._journals():
-            try:
-                with looking(directory) as connection:
-                    overviews = read_runs(connection, directory)
-            except JournalError as exc:
-                faults.append(str(exc))
-                continue
-            found += _of_journal(overviews, directory, partial(looking, directory))
-        self.faults = faults
-        return sorted(found, key=lambda one: (-one.overview.changed_ns, str(one.key)))
-
-    def _journals(self) -> Iterable[Path]:
-        if self._shared is not None:
-            return ()
-        if self._directories is not None:
-            return self._directories
-        return journals_below(self._place.directory)
-
     def _not_found(self, name: str, keys: Sequence[ExperimentKey]) -> ConfigError:
         gone = self._removed()
         for key in matching(name, gone)[-1:]:
@@ -212,31 +123,17 @@ class Runs:
                 "the tracker.",
                 hint="journal.keep_ended and journal.max_bytes set how long ended runs stay.",
             )
-        if not keys:
-            return self._place.no_run()
-        where = self._place.words if self._directories is None else "in these journals"
-        return ConfigError(
-            f"There is no run {name!r} {where}.", hint=names_there_are(name, map(str, keys))
-        )
+        return self.no_run(name, keys)
 
     def _removed(self) -> Mapping[ExperimentKey, int]:
         """Return runs that ended and were removed from the journals, and when (ns)."""
         if self._shared is not None:
             return removed_runs(self._shared)
         found: dict[ExperimentKey, int] = {}
-        for directory in self._journals():
+        for directory in (of for of, _ in self._journals() if of is not None):
             with contextlib.suppress(JournalError):  # it is among the faults
                 found.update(removed_runs(directory))
         return found
-
-
-def _of_journal(
-    overviews: Iterable[RunOverview],
-    directory: Path | None,
-    open_: Callable[[], AbstractContextManager[Connection]],
-) -> Iterator[FoundRun]:
-    for _, of_run in groupby(overviews, key=lambda one: one.key):  # by name, so trackers adjoin
-        yield FoundRun([*of_run], directory, open_)
 
 
 # Directories in place of runs

@@ -15,11 +15,12 @@ from otel_rl.bridge.journal.retention import EVERY_RUN, delete_run
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, LOCK_FILE, LockFile, SqliteJournal
 from otel_rl.bridge.receive.tokens import TokenShares
 from otel_rl.cli.ending.files import KeptSettings
-from otel_rl.cli.find_run import FoundRun, Runs
+from otel_rl.cli.find_run import Runs
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalLocked
 from otel_rl.plurals import many
 from otel_rl.redaction import shown
+from otel_rl.view.found import Found
 
 
 def delete(settings: BridgeSettings, name: str, *, is_confirmed: bool) -> int:
@@ -72,7 +73,7 @@ def delete_team(settings: BridgeSettings, team: str, *, is_confirmed: bool) -> i
     return status
 
 
-def _delete(settings: BridgeSettings, run: FoundRun, *, is_confirmed: bool) -> bool:
+def _delete(settings: BridgeSettings, run: Found, *, is_confirmed: bool) -> bool:
     """Delete a run. Returns whether that was wished."""
     key, identity = run.key, run.id
     locations = [one.location for one in run.overviews if one.location]
@@ -104,7 +105,7 @@ def _delete(settings: BridgeSettings, run: FoundRun, *, is_confirmed: bool) -> b
     return True
 
 
-def _wanted(settings: BridgeSettings, name: str) -> FoundRun:
+def _wanted(settings: BridgeSettings, name: str) -> Found:
     """Return the run.
 
     Raises:
@@ -129,7 +130,7 @@ def _wanted(settings: BridgeSettings, name: str) -> FoundRun:
     return found[0]
 
 
-def _held(run: FoundRun, settings: BridgeSettings, *, is_alone: bool) -> LockFile | Journal:
+def _held(run: Found, settings: BridgeSettings, *, is_alone: bool) -> LockFile | Journal:
     """Open the journal of a run, or only lock its directory if that is to go as a whole.
 
     Raises:
@@ -150,7 +151,7 @@ def _held(run: FoundRun, settings: BridgeSettings, *, is_alone: bool) -> LockFil
         ) from exc
 
 
-def _files(settings: BridgeSettings, run: FoundRun, *, is_alone: bool) -> Iterator[Path]:
+def _files(settings: BridgeSettings, run: Found, *, is_alone: bool) -> Iterator[Path]:
     """Yield what there is of a run: all that bears its id, and at last a directory of its own.
 
     It may be in directories of these settings, and in those that its bridge had.

@@ -12,7 +12,8 @@ from otel_rl.bridge.diagnosis.histories import MemoryBound
 from otel_rl.errors import ConfigError
 from otel_rl.mcp.keys import key_list, key_series, similar_keys
 from otel_rl.mcp.longest import longest_phases, longest_spans, step_time
-from otel_rl.view.journals import Found, Journals, may_see
+from otel_rl.view.found import Found
+from otel_rl.view.journals import Journals, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
 from otel_rl.view.parts.overview import keys_of, run_facts, standing_of
 from otel_rl.view.parts.sides import Side, Sides
@@ -64,7 +65,7 @@ class Answers:
 
     def runs(self, scope: Scope, *, search: str, offset: int, limit: int) -> Mapping[str, Any]:
         """Return runs, the most recently active first."""
-        found, faults = self._journals.runs()
+        found = self._journals.all()
         wanted = search.casefold()
         seen = [
             one
@@ -73,7 +74,7 @@ class Answers:
         ]
         now_ns = self._clock_ns()
         page = [_facts_and_verdict(one, now_ns) for one in seen[offset : offset + limit]]
-        return {**_paged("runs", page, len(seen), offset), "faults": list(faults)}
+        return {**_paged("runs", page, len(seen), offset), "faults": [*self._journals.faults]}
 
     def diagnose(
         self, scope: Scope, run: str | None, steps: Steps, *, now: bool

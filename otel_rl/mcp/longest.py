@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from otel_rl.bridge.rows.stored_run import read_standing
-from otel_rl.view.journals import Found
+from otel_rl.view.found import Found
 from otel_rl.view.run_data import RunData
 from otel_rl.view.text import in_order, label
 from otel_rl.view.worker_places import spans_of

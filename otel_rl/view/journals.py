@@ -2,30 +2,23 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.diagnosis.histories import Kept, MemoryBound
-from otel_rl.bridge.journal.interface import Connection, Journal
-from otel_rl.bridge.journal.places import JournalPlace, names_there_are
+from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.reader import (
-    RunOverview,
     history_records,
-    journals_below,
-    looking,
     newest_history,
     read_history,
     read_named_keys,
-    read_runs,
     revision,
 )
 from otel_rl.diagnose.history.records import Facts
-from otel_rl.errors import ConfigError, JournalError
+from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
-from otel_rl.run_id import run_id
+from otel_rl.view.found import Found, FoundRuns, matching, runs_of
 from otel_rl.view.run_data import RunData
 
 _MAX_MEMORY_BYTES: Final = 100 << 20
@@ -34,23 +27,6 @@ _MAX_MEMORY_BYTES: Final = 100 << 20
 _READING_S: Final = 0.6
 
 _NEWEST: Final = 100  # records that tell the last value of most keys
-
-Open = Callable[[], AbstractContextManager[Connection]]
-
-
-class Found(NamedTuple):
-    """A run, and the journal that it is in.
-
-    Attributes:
-        id: Its ``rl.run.id``.
-        run: As the journal has it.
-        open: Opens a connection that only reads.
-    """
-
-    id: str
-    run: RunOverview
-    open: Open
-
 
 Sees = Callable[[Found], bool]
 
@@ -81,8 +57,8 @@ class Progress(NamedTuple):
     share: float
 
 
-class Journals:
-    """The journals of a data directory, or the one that bridges share. One thread.
+class Journals(FoundRuns):
+    """The runs of every journal in reach, with what was read of their histories. One thread.
 
     Args:
         place: Of the journals below a directory, or of the shared one.
@@ -93,39 +69,26 @@ class Journals:
     """
 
     def __init__(self, place: JournalPlace, bound: MemoryBound | None = None) -> None:
-        self._place = place
-        self._shared: Journal | None = None if place.url is None else place.open()
+        super().__init__(place)
         # By the size of their columns.
         self._data: Kept[tuple[str, int], RunData] = Kept(bound or MemoryBound(_MAX_MEMORY_BYTES))
-        self._journal_of: dict[str, tuple[Path | None, Open]] = {}
+        self._journal_of: dict[str, Found] = {}
 
-    def close(self) -> None:
-        """Close the shared database."""
-        if self._shared is not None:
-            self._shared.close()
-
-    def runs(self) -> tuple[Sequence[Found], Sequence[str]]:
-        """Return every run, the most recently active first, and why journals cannot be read."""
-        found: list[tuple[Found, Path | None]] = []
-        faults: list[str] = []
-        for directory, open_ in self._openers():
-            try:
-                found += [(one, directory) for one in _runs_of(directory, open_)]
-            except JournalError as exc:
-                faults.append(str(exc))
-        found.sort(key=lambda one: -one[0].run.changed_ns)
+    def all(self) -> Sequence[Found]:  # noqa: D102  # as that of every finder
+        found = super().all()
         # Of several journals with a run, the one that changed last.
-        self._journal_of = {one.id: (directory, one.open) for one, directory in reversed(found)}
-        return [one for one, _ in found], faults
+        self._journal_of = {one.id: one for one in reversed(found)}
+        return found
 
     def run(self, run: str) -> Found | None:
         """Return the run of an id: from the journal that had it before, or else from any."""
-        if run in self._journal_of:
-            with contextlib.suppress(JournalError):  # it is among the faults of ``runs``
-                for one in _runs_of(*self._journal_of[run]):
+        known = self._journal_of.get(run)
+        if known is not None:
+            with contextlib.suppress(JournalError):  # it is among the faults
+                for one in runs_of(known.directory, known.open):
                     if one.id == run:
                         return one
-        return next((one for one in self.runs()[0] if one.id == run), None)
+        return next((one for one in self.all() if one.id == run), None)
 
     def named(self, wanted: str | None, *, sees: Sees = lambda _run: True) -> Found:
         """Return the most recently active run, of a name if one is given.
@@ -137,24 +100,20 @@ class Journals:
         Raises:
             ConfigError: There is none.
         """
-        found = [one for one in self.runs()[0] if sees(one)]
+        found = [one for one in self.all() if sees(one)]
+        keys = [one.key for one in found]
+        wanted_keys = {*matching(wanted, keys)}
         for one in found:
-            key = one.run.key
-            if wanted in {None, one.id, str(key), key.experiment, key.trial}:
+            if one.key in wanted_keys:
                 return one
-        if wanted is None or not found:
-            raise self._place.no_run()
-        raise ConfigError(
-            f"There is no run {wanted!r} {self._place.words}.",
-            hint=names_there_are(wanted, (str(one.run.key) for one in found)),
-        )
+        raise self.no_run(wanted or "", keys)
 
     def revision(self, experiments: Sequence[str] | None = None) -> int:
         """Return a number that changes whenever a run of these experiments does; None for all."""
         found = 0
         sees = None if experiments is None else partial(may_see, experiments=experiments)
-        for _, open_ in self._openers():
-            # A journal that cannot be read is among the faults of ``runs``.
+        for _, open_ in self._journals():
+            # A journal that cannot be read is among the faults of ``all``.
             with contextlib.suppress(JournalError), open_() as connection:
                 found += revision(connection, sees)
         return found
@@ -179,22 +138,6 @@ class Journals:
             for number, body in some:
                 data.add(number, None if body is None else Facts.decode(body))
         return data
-
-    def _openers(self) -> Iterator[tuple[Path | None, Open]]:
-        """Yield each journal with its directory, which the shared one has not."""
-        if self._shared is not None:
-            yield None, self._shared.read
-            return
-        for directory in journals_below(self._place.directory):
-            yield directory, partial(looking, directory)
-
-
-def _runs_of(directory: Path | None, open_: Open) -> Sequence[Found]:
-    """Return the runs of one journal; one with two trackers is there once."""
-    with open_() as connection:
-        runs = read_runs(connection, directory)
-    once = {run_id(run.key.experiment, run.key.trial): run for run in runs}
-    return [Found(run, of, open_) for run, of in once.items()]
 
 
 def _read_on(found: Found, data: RunData, budget_s: float) -> float:

@@ -16,7 +16,8 @@ from otel_rl.dashboard.arrange import unit_words
 from otel_rl.errors import ConfigError, OtelRLError
 from otel_rl.redaction import redacted, shown
 from otel_rl.semconv.spec import Tier
-from otel_rl.view.journals import Found, Journals, Progress, may_see
+from otel_rl.view.found import Found
+from otel_rl.view.journals import Journals, Progress, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
 from otel_rl.view.parts.health import environment, health
 from otel_rl.view.parts.log import LogWanted, events, log
@@ -232,7 +233,7 @@ class Pages:
 
     def _seen(self, question: Question) -> tuple[Sequence[Found], Sequence[str]]:
         """Return the runs that are looked for, and why journals cannot be read."""
-        found, faults = self._journals.runs()
+        found = self._journals.all()
         wanted = question.query.get("search", "").casefold()
         seen = [
             one
@@ -240,7 +241,7 @@ class Pages:
             if wanted in " ".join([str(one.run.key), *one.run.description.tags]).casefold()
             and may_see(one.run.key, question.experiments)
         ]
-        return seen, faults
+        return seen, self._journals.faults
 
     def _runs(self, question: Question) -> Any:
         seen, faults = self._seen(question)
@@ -400,7 +401,7 @@ class Pages:
     def _before(self, found: Found, _query: Mapping[str, str]) -> Any:
         """Return name and settings of the run before in the experiment; None for the first."""
         of, begun_ns = found.run.key.experiment, found.run.begun_ns
-        runs = (one for one in self._journals.runs()[0] if one.run.key.experiment == of)
+        runs = (one for one in self._journals.all() if one.run.key.experiment == of)
         earlier = (one for one in runs if one.run.begun_ns < begun_ns)
         before = max(earlier, key=lambda one: one.run.begun_ns, default=None)
         if before is None:

@@ -12,7 +12,7 @@ from otel_rl.diagnose.places import Place, with_names, with_places
 from otel_rl.diagnose.prescriptions import prescribed
 from otel_rl.diagnose.result import Diagnosis, Kind
 from otel_rl.records import STACKS, Row, SpanRecord
-from otel_rl.view.journals import Found
+from otel_rl.view.found import Found
 
 
 def spans_of(connection: Connection, run: str) -> list[SpanRecord]:

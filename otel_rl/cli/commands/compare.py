@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl.bridge.journal.reader import whole_history
-from otel_rl.cli.find_run import FoundRun, Runs, take_directory
+from otel_rl.cli.find_run import Runs, take_directory
 from otel_rl.cli.options import FOUND, add_journal_options, settings_of
 from otel_rl.cli.standard_streams import say
 from otel_rl.cli.terminal import counted, progress
@@ -17,6 +17,7 @@ from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.errors import ConfigError
 from otel_rl.plurals import many
 from otel_rl.redaction import printable
+from otel_rl.view.found import Found
 from otel_rl.view.parts.sides import Side, Sides, measure_named
 from otel_rl.view.report import write_comparison
 
@@ -140,7 +141,7 @@ def _sides(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 def _side(arguments: argparse.Namespace, names: Sequence[str]) -> tuple[Side, bool]:
     """Return a side, and whether a journal could not be read."""
     # By directory, too: logs of several seeds often have one name.
-    found: dict[tuple[Path | None, str], FoundRun] = {}
+    found: dict[tuple[Path | None, str], Found] = {}
     histories, has_faults = [], False
     for name in names:
         of_name = argparse.Namespace(**{**vars(arguments), "run": name})
@@ -155,7 +156,7 @@ def _side(arguments: argparse.Namespace, names: Sequence[str]) -> tuple[Side, bo
                     histories.append(RunHistory(Facts.decode(body) for body in bodies))
                 found[run.directory, run.id] = run
             has_faults = has_faults or bool(runs.faults)
-    overviews = [run.overview for run in found.values()]
+    overviews = [run.run for run in found.values()]
     title = str(overviews[0].key) if len(overviews) == 1 else ", ".join(names)
     return Side(title, overviews, histories), has_faults
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import whole_history
-from otel_rl.cli.find_run import FoundRun, Runs, add_run, steps, take_directory
+from otel_rl.cli.find_run import Runs, add_run, steps, take_directory
 from otel_rl.cli.options import FOUND, add_journal_options, kinds, settings_of
 from otel_rl.cli.terminal import counted, progress
 from otel_rl.diagnose.coverage import steps_of
@@ -23,7 +23,7 @@ from otel_rl.diagnose.result import Diagnosis
 from otel_rl.errors import ConfigError
 from otel_rl.plurals import many
 from otel_rl.redaction import printable, redacted, shown
-from otel_rl.view.journals import Found
+from otel_rl.view.found import Found
 from otel_rl.view.report import CAUSES, write_report
 from otel_rl.view.worker_places import completed
 
@@ -115,18 +115,18 @@ def command(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _diagnosed(arguments: argparse.Namespace, run: FoundRun, history: RunHistory) -> Diagnosis:
+def _diagnosed(arguments: argparse.Namespace, run: Found, history: RunHistory) -> Diagnosis:
     report = diagnose(
         history,
         arguments.steps,
         passed=not arguments.now,
         silent_s=max(0.0, time.time() - history.newest_ns / 1e9),
-        is_interrupted=run.overview.is_interrupted,
+        is_interrupted=run.run.is_interrupted,
     )
-    return completed(Found(run.id, run.overview, run.open), report)
+    return completed(run, report)
 
 
-def _write_html(arguments: argparse.Namespace, settings: BridgeSettings, run: FoundRun) -> None:
+def _write_html(arguments: argparse.Namespace, settings: BridgeSettings, run: Found) -> None:
     contents = CAUSES._replace(steps=arguments.steps)
     with progress("reading the history") as news:
         size = write_report(settings, run.id, arguments.html, contents, news=news)
@@ -138,7 +138,7 @@ def _check_html(arguments: argparse.Namespace) -> None:
         raise ConfigError("--html also shows past problems.", hint="Leave out --now.")
 
 
-def _history(run: FoundRun) -> Sequence[bytes]:
+def _history(run: Found) -> Sequence[bytes]:
     """Return the encoded history of a run, without what is damaged.
 
     Raises:

@@ -16,7 +16,7 @@ from otel_rl.bridge.journal.reader import read_named_keys, span_parts, whole_his
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.bridge.rows.stored_run import read_standing
-from otel_rl.cli.find_run import FoundRun, Runs, add_run, steps, take_directory
+from otel_rl.cli.find_run import Runs, add_run, steps, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.standard_streams import say
 from otel_rl.cli.terminal import News, progress
@@ -33,6 +33,7 @@ from otel_rl.perfetto import (
 )
 from otel_rl.plurals import many
 from otel_rl.records import SpanRecord
+from otel_rl.view.found import Found
 
 DESCRIPTION: Final = (
     "Write the spans of a run, as far as its journal has them, as a Chrome trace for Perfetto."
@@ -91,7 +92,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _export(
-    run: FoundRun, arguments: argparse.Namespace, news: News
+    run: Found, arguments: argparse.Namespace, news: News
 ) -> tuple[tuple[int, int], int, TraceSummary]:
     """Write the trace. Returns its steps, the number of links to nowhere, and what it has."""
     with run.open() as connection:
@@ -124,7 +125,7 @@ def _read(connection: Connection, run: str) -> list[SpanRecord]:
 
 
 def _select(
-    spans: Sequence[SpanRecord], run: FoundRun, wanted: tuple[int, int] | None
+    spans: Sequence[SpanRecord], run: Found, wanted: tuple[int, int] | None
 ) -> tuple[tuple[int, int], Sequence[SpanRecord]]:
     """Return the first and last of the wanted steps that there is, and the spans of the steps.
 

@@ -22,7 +22,7 @@ from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.bridge.replay import ReadOnlyJournal, Replay, StoredRun
 from otel_rl.bridge.stages import delivery_settings
 from otel_rl.cli.ending.files import write_json
-from otel_rl.cli.find_run import FoundRun, Runs, directory_named
+from otel_rl.cli.find_run import Runs, directory_named
 from otel_rl.cli.inbox_bridge import join_inboxes
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.standard_streams import say
@@ -30,6 +30,7 @@ from otel_rl.errors import ConfigError, JournalError, NoTeam
 from otel_rl.inbox import bytes_in, inboxes_below
 from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey
+from otel_rl.view.found import Found
 
 DESCRIPTION: Final = (
     "Write runs from their journals to a tracker. When called "
@@ -141,7 +142,7 @@ def _check(settings: BridgeSettings) -> None:
 
 def _wanted(
     settings: BridgeSettings, names: Sequence[str], directories: Sequence[Path]
-) -> Sequence[FoundRun]:
+) -> Sequence[Found]:
     """Return the runs to write: those of some names, or all.
 
     Args:
@@ -230,7 +231,7 @@ class _ReplayJob:
         is_known: Whether an earlier replay has finished it.
     """
 
-    found: FoundRun
+    found: Found
     tracker: str
     key: ExperimentKey
     replay: Replay | None = None
@@ -287,7 +288,7 @@ class _ReplayJobs:
     def _write(self, job: _ReplayJob) -> RunStatus | None:
         if self._stopping.is_set():
             return None
-        directory, of = job.found.directory, job.found.overview
+        directory, of = job.found.directory, job.found.run
         mark = f"{of.rows} {of.description.status.value}"
         delivery = self._delivery(job)
         if self.replayed.has(directory, delivery, job.key, mark):

@@ -14,7 +14,7 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import RunOverview
 from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
 from otel_rl.cli.ending.report import own_command
-from otel_rl.cli.find_run import FoundRun, Runs, add_run, take_directory
+from otel_rl.cli.find_run import Runs, add_run, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.run_deletion import delete, delete_team
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, figures, worst_first
@@ -22,6 +22,7 @@ from otel_rl.cli.terminal import Line, Screen, is_live, keep_on_screen
 from otel_rl.errors import JournalError
 from otel_rl.goodput import as_json
 from otel_rl.redaction import printable, redacted
+from otel_rl.view.found import Found
 
 DESCRIPTION: Final = (
     "List the runs that a bridge keeps, the last active one first: id, state, "
@@ -99,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 class _Listed(NamedTuple):
     """Run in the table."""
 
-    run: FoundRun
+    run: Found
     now: Snapshot
 
 
@@ -154,7 +155,7 @@ class _Table:
             records = _OF_ONE if with_workers and place == 0 else _OF_MANY
             watch = self._watches.setdefault((run.directory, run.id), RunWatch(records))
             with suppress(JournalError), run.open() as connection:  # it was removed meanwhile
-                listed.append(_Listed(run, watch.look(connection, run.overview)))
+                listed.append(_Listed(run, watch.look(connection, run.run)))
         for gone in self._watches.keys() - {(run.directory, run.id) for run in found}:
             del self._watches[gone]
         return listed
@@ -199,7 +200,7 @@ class _Table:
 
 def _notes(one: _Listed) -> Sequence[str]:
     """Return how a run has crashed, and its places in trackers."""
-    crash = one.run.overview.description.crash
+    crash = one.run.run.description.crash
     notes = [] if crash is None else [crash.as_crash]
     notes += [redacted(of.location) for of in one.run.overviews if of.location]
     return [f"  {printable(note)}" for note in notes]
@@ -273,7 +274,7 @@ def _cells(one: _Listed) -> Mapping[str, str]:
         "GOODPUT": _or_dash(ratio, ".0%"),
         "AGE": _duration(now.age_s),
         "ACTIVE": _duration(now.idle_s),
-        "JOURNAL": _bytes(_journal_bytes(one.run.overview)),
+        "JOURNAL": _bytes(_journal_bytes(one.run.run)),
     }
 
 

@@ -11,7 +11,7 @@ from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.report_json import run_as_json
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentStatus
-from otel_rl.view.journals import Found
+from otel_rl.view.found import Found
 from otel_rl.view.text import passage
 from otel_rl.view.worker_places import completed
 

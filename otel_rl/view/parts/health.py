@@ -11,7 +11,7 @@ from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.dashboard.arrange import unit_words
 from otel_rl.records import Description, KeySpec
 from otel_rl.redaction import redacted
-from otel_rl.view.journals import Found
+from otel_rl.view.found import Found
 from otel_rl.view.run_data import RunData
 from otel_rl.view.text import label, passage
 

@@ -11,7 +11,7 @@ import orjson
 from otel_rl.bridge.journal.reader import read_tables
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.records import CONSOLE, Row
-from otel_rl.view.journals import Found
+from otel_rl.view.found import Found
 from otel_rl.view.parts.workspace import EVALUATION
 from otel_rl.view.run_data import RunData, Series
 from otel_rl.view.text import in_order, label, passage

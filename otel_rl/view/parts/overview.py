@@ -24,7 +24,8 @@ from otel_rl.goodput import in_words
 from otel_rl.records import GPUS, ExperimentStatus, KeySpec
 from otel_rl.semconv.spec import METRICS, Tier
 from otel_rl.view.downsample import downsample
-from otel_rl.view.journals import Found, Journals
+from otel_rl.view.found import Found
+from otel_rl.view.journals import Journals
 from otel_rl.view.parts.workspace import MOST_LINES, amounts, first_row, workspace
 from otel_rl.view.run_data import RunData, Series
 from otel_rl.view.text import label, line_names, passage

@@ -18,7 +18,7 @@ from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.reader import first_history, read_history
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.rollouts import Head, Part, parts_of
-from otel_rl.view.journals import Found
+from otel_rl.view.found import Found
 
 MAX_HEADS: Final = 300_000
 """Of all runs that are looked at: some 150 MB. Of a longer run, the newest are found."""

@@ -18,7 +18,7 @@ from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.log import Log, read_log
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.rollouts import Head, InFlight, read_in_flight
-from otel_rl.view.journals import Found
+from otel_rl.view.found import Found
 from otel_rl.view.parts.rollout_index import Entry, RolloutIndex
 from otel_rl.view.text import label, passage
 

@@ -17,7 +17,7 @@ from otel_rl.diagnose.spans.critical_path import critical_path
 from otel_rl.diagnose.spans.span_forest import Forest
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.spec import STEP_SPAN
-from otel_rl.view.journals import Found
+from otel_rl.view.found import Found
 from otel_rl.view.run_data import RunData
 from otel_rl.view.text import in_order, label
 from otel_rl.view.worker_places import spans_of

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from otel_rl.bridge.rows.series.streams import WorkerStanding
 from otel_rl.bridge.rows.stored_run import read_standing
-from otel_rl.view.journals import Found
+from otel_rl.view.found import Found
 from otel_rl.view.run_data import Cells, RunData
 from otel_rl.view.text import in_order, label
 

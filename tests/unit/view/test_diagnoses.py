@@ -93,7 +93,7 @@ def test_a_run_that_was_begun_anew_is_as_large_as_it_is_now(
     write_run(tmp_path / "anew", replace(RUN, steps=5))
     with closing(Journals(JournalPlace(tmp_path / "anew", None, 1 << 30))) as there:
         new = there.named(str(GRPO))
-        new = new._replace(run=replace(new.run, begun_ns=old.run.begun_ns + 1))
+        new = new._replace(overviews=[replace(new.run, begun_ns=old.run.begun_ns + 1)])
         assert new.id == old.id
         assert len(diagnoses.histories([new])) == 1
 
@@ -115,7 +115,7 @@ def test_a_run_that_goes_on_is_diagnosed_anew_after_a_while(
     diagnoses, opened = Diagnoses(every_s=every_s, budget_s=60), Opened(journals)
     run = opened.found.run
     running = replace(run, description=replace(run.description, status=ExperimentStatus.RUNNING))
-    found = opened.found._replace(run=running)
+    found = opened.found._replace(overviews=[running])
     diagnoses.of(found, Asked(), now_ns=T0)
     times = opened.times
     diagnoses.of(found, Asked(), now_ns=T0)

@@ -12,7 +12,7 @@ from otel_rl.bridge.journal.reader import looking
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-from otel_rl.view import journals
+from otel_rl.view import found as found_runs
 from otel_rl.view.journals import Journals
 from tests.support.view_runs import LookedAt, write_run
 
@@ -41,7 +41,7 @@ def test_of_a_run_that_was_found_only_its_journal_is_opened(
         opened.append(directory.name)
         return looking(directory)
 
-    monkeypatch.setattr(journals, "looking", look)
+    monkeypatch.setattr(found_runs, "looking", look)
     found = Journals(JournalPlace(data, None, 1 << 30))
     for _ in range(3):
         run = found.run(run_id("zephyr", "seed-7"))

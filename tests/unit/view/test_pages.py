@@ -154,7 +154,7 @@ def test_rewards_far_down_the_list_are_read_bit_by_bit_and_once(
     looked = Looked(tmp_path)
     journals = looked.pages._journals
     results = RunResults(journals, clock_s=lambda: 0.2 * next(ticks))  # 0.3 s are for one run
-    runs = journals.runs()[0][20:]
+    runs = journals.all()[20:]
     assert [results.of(runs)["unread"] for _ in range(4)] == [2, 1, 0, 0]
     whole = looked.get("results")
     assert whole["unread"] == 0
@@ -173,8 +173,8 @@ def test_of_runs_that_go_on_all_the_time_each_is_shown(tmp_path: Path) -> None:
     found = [
         results.of(
             [
-                one._replace(run=replace(one.run, changed_ns=next(changed)))
-                for one in journals.runs()[0]
+                one._replace(overviews=[replace(one.run, changed_ns=next(changed))])
+                for one in journals.all()
             ]
         )
         for _ in range(4)
@@ -394,7 +394,7 @@ def test_the_headline_of_a_history_that_is_half_read_is_of_its_newest_step(
 def test_without_spans_a_step_takes_the_time_between_its_values(tmp_path: Path) -> None:
     write_run(tmp_path, LookedAt(steps=40))
     data = Journals(BridgeSettings(data=tmp_path).journal_place)
-    found, _ = data.runs()
+    found = data.all()
     read = data.read(found[0]).data
     read.steps.clear()
     assert overview.step_seconds(read) == pytest.approx(1.0)
