@@ -23,7 +23,7 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.receive.tokens import Grant
 from otel_rl.errors import ConfigError, Unauthenticated
 from otel_rl.view.access import COOKIE, Access, Forbidden
-from otel_rl.view.pages import Answer, Question
+from otel_rl.view.questions import Answer, Question
 from otel_rl.view.report import one_file, report_answers
 
 Ask = Callable[[Question], Awaitable[Answer]]

@@ -1,4 +1,4 @@
-"""The page of a bridge: read in a process of its own, ``python -m otel_rl.view.page_process``.
+"""The page of a bridge: read in a process of its own, see ``reader``.
 
 Reading a history takes seconds of an interpreter that would otherwise take requests, and memory
 that a bridge should not keep.
@@ -7,8 +7,6 @@ that a bridge should not keep.
 import asyncio
 import contextlib
 import logging
-import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,26 +16,19 @@ import orjson
 from starlette.routing import BaseRoute
 
 from otel_rl.bridge.config import BridgeSettings, Readers
-from otel_rl.bridge.garbage import skip_last_collections
-from otel_rl.bridge.reading_process import ProcessEnded, ReadingProcess, answer_questions
+from otel_rl.bridge.reading_process import ProcessEnded, ReadingProcess
 from otel_rl.bridge.receive.audit import Audit
 from otel_rl.bridge.receive.tokens import Grant
-from otel_rl.errors import OtelRLError
-from otel_rl.redaction import shown
 from otel_rl.view.access import Access
 from otel_rl.view.app import PageRoutes, again
-from otel_rl.view.pages import Answer, Pages, Question
+from otel_rl.view.questions import SETTINGS, Answer, Question
 
 _log = logging.getLogger(__name__)
 
-_IDLE_S: Final = 300.0
 _ANSWER_S: Final = 60.0
 _MAX_WAITING: Final = 64
 
 _LOG_EVERY_S: Final = 60.0  # an open page asks every second
-
-_SETTINGS: Final = "OTEL_RL_BRIDGE__PAGE_SETTINGS"
-"""Variable with the settings: the URL of a database is for no list of processes."""
 
 
 class BridgePage:
@@ -50,8 +41,8 @@ class BridgePage:
     def __init__(self, settings: BridgeSettings) -> None:
         self._settings = settings
         self._count_failure: Callable[[], None] = lambda: None
-        handed_over = {_SETTINGS: orjson.dumps(_handed_over(settings)).decode()}
-        self._process = ReadingProcess("otel_rl.view.page_process", environment=handed_over)
+        handed_over = {SETTINGS: orjson.dumps(_handed_over(settings)).decode()}
+        self._process = ReadingProcess("otel_rl.view.reader", environment=handed_over)
         # One thread asks the process.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="otel-rl-view")
         self._waiting = 0
@@ -129,26 +120,3 @@ def _handed_over(settings: BridgeSettings) -> dict[str, object]:
         },
         "rows": {"max_series": settings.rows.max_series, "trace_url": settings.rows.trace_url},
     }
-
-
-def main(descriptor: int) -> None:
-    """Answer questions of a bridge on a socket."""
-    settings = BridgeSettings.model_validate(orjson.loads(os.environ[_SETTINGS]))
-    pages: Pages | None = None
-
-    def answered(question: bytes) -> bytes:
-        nonlocal pages
-        try:
-            pages = pages or Pages(settings)
-        except OtelRLError as exc:  # of the shared database; the next question tries again
-            answer = Answer(503, orjson.dumps({"error": shown(str(exc))}))
-        else:
-            answer = pages.answer(Question(*orjson.loads(question)))
-        return orjson.dumps([answer.status, answer.media, answer.encoding]) + b"\n" + answer.body
-
-    answer_questions(descriptor, answered, idle_s=_IDLE_S)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
-    skip_last_collections()

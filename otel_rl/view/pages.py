@@ -6,7 +6,7 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
@@ -45,9 +45,9 @@ from otel_rl.view.parts.rollouts import (
     prompts,
     rollouts,
 )
-from otel_rl.view.parts.sides import Side, Sides
 from otel_rl.view.parts.timeline import before_and_after, step_without_spans, timeline
 from otel_rl.view.parts.workers import deviations, heatmap, measurements, phases, standing
+from otel_rl.view.questions import Answer, Question
 from otel_rl.view.text import label
 
 _log = logging.getLogger(__name__)
@@ -65,36 +65,6 @@ _DIAGNOSED_EVERY_S: Final = 15.0
 _DIAGNOSIS_READING_S: Final = 1.0
 
 _LOG_EVERY_NS: Final = 60_000_000_000  # an open page asks every second
-
-
-class Question(NamedTuple):
-    """A request of the page.
-
-    Attributes:
-        path: Below ``/api/``.
-        query: Its parameters, each once.
-        experiments: Those that the reader may see, see ``Grant``; None for all.
-    """
-
-    path: str
-    query: Mapping[str, str] = {}
-    experiments: Sequence[str] | None = None
-
-
-class Answer(NamedTuple):
-    """Answer to a question.
-
-    Attributes:
-        status: Of HTTP.
-        body: Compressed by gzip if that is its encoding.
-        media: Its type.
-        encoding: ``gzip`` or empty.
-    """
-
-    status: int
-    body: bytes
-    media: str = "application/json"
-    encoding: str = ""
 
 
 class _NotFound(Exception):
@@ -205,6 +175,9 @@ class Pages:
                 hint="Choose fewer runs, or use `otel-rl compare`.",
             )
         both = [[self._run(run, question) for run in side] for side in ids]
+        # Imported here, as in ``Diagnoses``: the first chart of a new process does not wait for it.
+        from otel_rl.view.parts.sides import Side, Sides
+
         by = question.query.get("by") or "step"
         asked = str(ids), by
         changed = tuple(one.run.changed_ns for side in both for one in side)

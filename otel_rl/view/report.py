@@ -6,17 +6,20 @@ import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
 import orjson
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.dashboard.sections import ASYNC, DIAGNOSIS, STEP_TIME
-from otel_rl.diagnose.compare import Limit
 from otel_rl.errors import ConfigError
-from otel_rl.view.pages import Answer, Pages, Question
-from otel_rl.view.parts.sides import Sides
+from otel_rl.view.questions import Answer, Question
+
+if TYPE_CHECKING:  # a server makes reports, and reads no journals itself
+    from otel_rl.diagnose.compare import Limit
+    from otel_rl.view.pages import Pages
+    from otel_rl.view.parts.sides import Sides
 
 _Part: TypeAlias = Generator[Question, Answer, Any]
 """Yields a question of the page, is sent its answer, and returns what it has made of them."""
@@ -79,6 +82,8 @@ def write_report(
     Raises:
         ConfigError: There is no such run, or a journal cannot be read, or the file written.
     """
+    from otel_rl.view.pages import Pages
+
     pages = Pages(settings)
     try:
         html = report_html(pages, run, contents, news)
@@ -88,7 +93,7 @@ def write_report(
 
 
 def report_html(
-    pages: Pages,
+    pages: "Pages",
     run: str,
     contents: Contents = EVERYTHING,
     news: Callable[[str], None] = lambda _: None,
@@ -113,7 +118,7 @@ def report_html(
             return one_file(end.value)
 
 
-def write_comparison(sides: Sides, broken: Iterable[Limit], output: Path) -> int:
+def write_comparison(sides: "Sides", broken: "Iterable[Limit]", output: Path) -> int:
     """Write the page of two sides to a file. Returns its bytes.
 
     Args:

@@ -26,7 +26,8 @@ from otel_rl.records import Batch, ExperimentKey, KeySpec, Row, Signal
 from otel_rl.run_id import run_id
 from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.semconv.spec import Tier
-from otel_rl.view.pages import Pages, Question
+from otel_rl.view.pages import Pages
+from otel_rl.view.questions import Question
 from tests.contract.test_stock_sdk_numbers import T0, S, StockWorker
 from tests.support.kept import revived
 from tests.support.otlp_requests import Attributes, gauge, key_values, metrics_request, point

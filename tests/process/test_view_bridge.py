@@ -18,7 +18,7 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Where
 from otel_rl.run_id import run_id
 from otel_rl.view.page_process import BridgePage
-from otel_rl.view.pages import Question
+from otel_rl.view.questions import Question
 from tests.process.commands import growing_lines
 from tests.support.otlp_requests import gauge, key_values, metrics_request, point
 from tests.support.view_runs import LookedAt, write_run

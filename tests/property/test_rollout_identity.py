@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.records import Batch, ExperimentKey
 from otel_rl.run_id import run_id
-from otel_rl.view.pages import Pages, Question
+from otel_rl.view.pages import Pages
+from otel_rl.view.questions import Question
 from tests.journals.small_run import Life, S
 from tests.support.rollouts import progress, sample
 from tests.support.slow import examples

@@ -23,7 +23,8 @@ from otel_rl.redaction import shown
 from otel_rl.setting_types import Address
 from otel_rl.view.app import PageRoutes, again
 from otel_rl.view.listener import Listener
-from otel_rl.view.pages import Answer, Pages, Question
+from otel_rl.view.pages import Pages
+from otel_rl.view.questions import Answer, Question
 from otel_rl.view.report import write_report
 
 DESCRIPTION = """\

@@ -6,14 +6,11 @@ from typing import Any, Final, NamedTuple
 
 from otel_rl.bridge.diagnosis.histories import LiveHistories, MemoryBound
 from otel_rl.bridge.journal.reader import history_records
-from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.report_json import run_as_json
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentStatus
 from otel_rl.view.found import Found
 from otel_rl.view.text import passage
-from otel_rl.view.worker_places import completed
 
 _MOST_MADE: Final = 200
 
@@ -154,6 +151,11 @@ class Diagnoses:
         return looked.history
 
     def _make(self, found: Found, asked: Asked, now_ns: int) -> dict[str, Any]:
+        # Imported here: the first chart of a new process does not wait for it.
+        from otel_rl.diagnose.engine import diagnose
+        from otel_rl.diagnose.report_json import run_as_json
+        from otel_rl.view.worker_places import completed
+
         history = self._history(found)
         silent_s = max(0.0, (now_ns - history.newest_ns) / _NS_PER_S)
         report = diagnose(

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from otel_rl.bridge.receive.tokens import TeamSettings, Tokens
 from otel_rl.view.access import Access
 from otel_rl.view.app import PageRoutes
-from otel_rl.view.pages import Answer, Question
+from otel_rl.view.questions import Answer, Question
 
 RUNS = b'{"runs":[]}'
 TOKEN = "a-token-that-nobody-guesses"

@@ -9,7 +9,7 @@ import pytest
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.view.page_process import BridgePage
-from otel_rl.view.pages import Question
+from otel_rl.view.questions import Question
 
 
 @pytest.mark.parametrize(("status", "failures"), [(200, 0), (404, 0), (500, 1)])

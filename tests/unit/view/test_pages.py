@@ -30,10 +30,11 @@ from otel_rl.records import Attempt, ExperimentKey, ExperimentStatus, Row, Worke
 from otel_rl.run_id import run_id
 from otel_rl.view import pages
 from otel_rl.view.journals import Journals
-from otel_rl.view.pages import Answer, Pages, Question
+from otel_rl.view.pages import Pages
 from otel_rl.view.parts import log as log_part
 from otel_rl.view.parts import overview
 from otel_rl.view.parts.overview import RunResults
+from otel_rl.view.questions import Answer, Question
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, gpu, start_ns, step
 from tests.support.view_runs import HOSTILE, MEASURED, T0, LookedAt, S, write_run
 

@@ -18,7 +18,8 @@ from otel_rl.run_id import run_id
 from otel_rl.view import pages
 from otel_rl.view.access import Access
 from otel_rl.view.app import PageRoutes
-from otel_rl.view.pages import Answer, Pages, Question
+from otel_rl.view.pages import Pages
+from otel_rl.view.questions import Answer, Question
 from otel_rl.view.report import CAUSES, report_answers, report_html
 from tests.support.view_runs import HOSTILE, T0, LookedAt, write_run
 

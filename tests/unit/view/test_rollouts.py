@@ -20,8 +20,9 @@ from otel_rl.bridge.rows.series.streams import WorkerState
 from otel_rl.records import Batch, ExperimentKey, TextSample, Value, Worker
 from otel_rl.run_id import run_id
 from otel_rl.signals import Signal
-from otel_rl.view.pages import Pages, Question
+from otel_rl.view.pages import Pages
 from otel_rl.view.parts import rollout_index
+from otel_rl.view.questions import Question
 from tests.journals.small_run import Life, S
 from tests.support.otlp_requests import event, logs_request
 from tests.support.rollouts import progress, sample, write_rollouts

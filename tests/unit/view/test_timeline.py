@@ -14,8 +14,9 @@ from otel_rl.bridge.rows.series.streams import WorkerStanding
 from otel_rl.records import ExperimentKey, SpanRecord
 from otel_rl.run_id import run_id
 from otel_rl.semconv.spec import STEP_SPAN
-from otel_rl.view.pages import Pages, Question
+from otel_rl.view.pages import Pages
 from otel_rl.view.parts import timeline
+from otel_rl.view.questions import Question
 from tests.support.traces import keep_spans
 from tests.support.view_runs import T0, S
 

@@ -28,7 +28,8 @@ from otel_rl.records import (
 )
 from otel_rl.run_id import run_id
 from otel_rl.semconv.spec import Reduction, Tier
-from otel_rl.view.pages import Pages, Question
+from otel_rl.view.pages import Pages
+from otel_rl.view.questions import Question
 from tests.journals.small_run import Life
 from tests.support.otlp_requests import Attributes, gauge, key_values, metrics_request, point
 from tests.unit.bridge.rows.fleet import PARTS, T0, Fleet, S, ns, worker
