@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from otel_rl.demo.transformer import Block, Floats, Parameters, Shape, rms_norm, softmax
+from otel_rl.demo.transformer import Floats, Parameters, Shape, rms_norm, softmax
 
 Pace = Callable[[], AbstractContextManager[None]]
 """Makes a context around a computation."""
@@ -88,10 +88,10 @@ class KvCache:
 
 
 class _KeysValues:
-    """Keys and values of some rows, each (layers, rows, length, heads, head width)."""
+    """Keys and values of some rows, each (rows, length, heads, head width)."""
 
     def __init__(self, shape: Shape, *, rows: int, length: int) -> None:
-        room = (shape.layers, rows, length, shape.heads, shape.head_width)
+        room = (rows, length, shape.heads, shape.head_width)
         self.keys = np.zeros(room, np.float32)
         self.values = np.zeros(room, np.float32)
 
@@ -108,31 +108,31 @@ class _KeysValues:
             Logits after the last new token, (n, vocabulary).
         """
         places = start[:, None] + np.arange(tokens.shape[1])
-        stream = parameters.tokens[tokens] + parameters.positions[places]
-        for layer, block in enumerate(parameters.blocks):
-            stream = self._attend(layer, block, stream, rows, places)
-            mlp_input, _ = rms_norm(stream, block.mlp_gain)
-            stream = stream + np.maximum(mlp_input @ block.mlp_in, 0) @ block.mlp_out
+        entered = parameters.tokens[tokens] + parameters.positions[places]
+        stream = self._attend(parameters, entered, rows, places)
+        mlp_input, _ = rms_norm(stream, parameters.mlp_gain)
+        stream = stream + np.maximum(mlp_input @ parameters.mlp_in, 0) @ parameters.mlp_out
         final_input, _ = rms_norm(stream[:, -1], parameters.final_gain)
         logits: Floats = final_input @ parameters.head
         return logits
 
-    def _attend(self, layer: int, block: Block, stream: Floats, rows: Rows, places: Rows) -> Floats:
-        n, new, width = stream.shape
-        heads, head_width = self.keys.shape[3:]
-        attention_input, _ = rms_norm(stream, block.attention_gain)
-        projected = (attention_input @ block.query_key_value).reshape(n, new, 3, heads, head_width)
-        self.keys[layer, rows[:, None], places] = projected[:, :, 1]
-        self.values[layer, rows[:, None], places] = projected[:, :, 2]
+    def _attend(self, parameters: Parameters, entered: Floats, rows: Rows, places: Rows) -> Floats:
+        n, new, width = entered.shape
+        heads, head_width = self.keys.shape[2:]
+        attention_input, _ = rms_norm(entered, parameters.attention_gain)
+        projected = attention_input @ parameters.query_key_value
+        projected = projected.reshape(n, new, 3, heads, head_width)
+        self.keys[rows[:, None], places] = projected[:, :, 1]
+        self.values[rows[:, None], places] = projected[:, :, 2]
         length = int(places.max()) + 1
         queries = projected[:, :, 0].transpose(0, 2, 1, 3)
-        keys = self.keys[layer, rows, :length].transpose(0, 2, 3, 1)
-        values = self.values[layer, rows, :length].transpose(0, 2, 1, 3)
+        keys = self.keys[rows, :length].transpose(0, 2, 3, 1)
+        values = self.values[rows, :length].transpose(0, 2, 1, 3)
         scores = queries @ keys * head_width**-0.5
         visible = np.arange(length) <= places[:, :, None]
         scores = np.where(visible[:, None], scores, scores.dtype.type(-1e9))
         mixed = (softmax(scores) @ values).transpose(0, 2, 1, 3).reshape(n, new, width)
-        left: Floats = stream + mixed @ block.attention_out
+        left: Floats = entered + mixed @ parameters.attention_out
         return left
 
 
@@ -267,8 +267,8 @@ class DecodeBatch:
         row = 0
         for one in self._running:
             place = slice(row, row + one.job.samples), slice(len(one.job.prompt))
-            kept.keys[:, *place] = one.prefix.keys
-            kept.values[:, *place] = one.prefix.values
+            kept.keys[place] = one.prefix.keys
+            kept.values[place] = one.prefix.values
             row += one.job.samples
         return kept
 

@@ -59,8 +59,6 @@ class DemoSettings(BaseModel):
     """Width of the transformer's residual stream."""
     heads: int = 4
     """Attention heads; must divide the width."""
-    layers: int = 1
-    """Transformer blocks."""
 
     queue_limit: int = 8
     """Maximum number of requests at one generator replica."""
@@ -97,7 +95,6 @@ class DemoSettings(BaseModel):
             positions=task.longest_prompt(self.max_digits) + self.max_completion,
             width=self.width,
             heads=self.heads,
-            layers=self.layers,
         )
 
     @property

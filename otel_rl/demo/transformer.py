@@ -4,11 +4,12 @@ Its parameters are one flat vector with named views: pushing weights, averaging 
 and an Adam step are each one operation on one array, while the transformer reads its matrices by
 name.
 
-Pre-norm blocks, causal attention, learned positions, RMS norms without bias. Sequences are padded
-on the right: causal attention never looks ahead, so padding cannot affect the positions before it.
+One pre-norm block, causal attention, learned positions, RMS norms without bias. Sequences are
+padded on the right: causal attention never looks ahead, so padding cannot affect the positions
+before it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
@@ -36,7 +37,6 @@ class Shape:
     positions: int
     width: int
     heads: int
-    layers: int
 
     @property
     def head_width(self) -> int:
@@ -48,60 +48,44 @@ class Shape:
 
         Forward and backward passes together cost three forward passes, over half of the positions.
         """
-        per_layer = 2 * self.width * self.width * (4 + 2 * MLP_EXPANSION)
+        matrices = 2 * self.width * self.width * (4 + 2 * MLP_EXPANSION)
         attention = 2 * 2 * (self.positions // 2) * self.width
-        return 3 * (self.layers * (per_layer + attention) + 2 * self.width * self.vocabulary)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Matrices of one transformer block."""
-
-    attention_gain: Floats
-    query_key_value: Floats
-    attention_out: Floats
-    mlp_gain: Floats
-    mlp_in: Floats
-    mlp_out: Floats
+        return 3 * (matrices + attention + 2 * self.width * self.vocabulary)
 
 
 class Parameters:
     """Weights of one policy, or a gradient with respect to them.
 
     Attributes:
-        flat: All values. Shared with the views.
+        flat: All values. Shared with the views, which have the names of ``_sizes``.
     """
+
+    tokens: Floats
+    positions: Floats
+    attention_gain: Floats
+    query_key_value: Floats
+    attention_out: Floats
+    mlp_gain: Floats
+    mlp_in: Floats
+    mlp_out: Floats
+    final_gain: Floats
+    head: Floats
 
     def __init__(self, shape: Shape, flat: Floats) -> None:
         self.shape = shape
         self.flat = flat
-        sizes = iter(_shapes(shape))
         offset = 0
-
-        def take() -> Floats:
-            nonlocal offset
-            size = next(sizes)
-            view = flat[offset : offset + prod(size)].reshape(size)
-            offset += prod(size)
-            return view
-
-        self.tokens = take()
-        self.positions = take()
-        self.blocks = tuple(
-            Block(take(), take(), take(), take(), take(), take()) for _ in range(shape.layers)
-        )
-        self.final_gain = take()
-        self.head = take()
+        for name, size_ in _sizes(shape).items():
+            setattr(self, name, flat[offset : offset + prod(size_)].reshape(size_))
+            offset += prod(size_)
 
     @classmethod
     def random(cls, shape: Shape, rng: np.random.Generator) -> "Parameters":
         """Make small normal matrices, and gains of one."""
         flat = rng.normal(0.0, INIT_SCALE, size(shape)).astype(np.float32)
         parameters = cls(shape, flat)
-        for block in parameters.blocks:
-            block.attention_gain[:] = 1.0
-            block.mlp_gain[:] = 1.0
-        parameters.final_gain[:] = 1.0
+        for gain in (parameters.attention_gain, parameters.mlp_gain, parameters.final_gain):
+            gain[:] = 1.0
         return parameters
 
     @classmethod
@@ -118,22 +102,23 @@ class Parameters:
 
 
 def size(shape: Shape) -> int:
-    return sum(prod(each) for each in _shapes(shape))
+    return sum(map(prod, _sizes(shape).values()))
 
 
-def _shapes(shape: Shape) -> Iterator[tuple[int, ...]]:
+def _sizes(shape: Shape) -> Mapping[str, tuple[int, ...]]:
     width = shape.width
-    yield (shape.vocabulary, width)
-    yield (shape.positions, width)
-    for _ in range(shape.layers):
-        yield (width,)
-        yield (width, 3 * width)
-        yield (width, width)
-        yield (width,)
-        yield (width, MLP_EXPANSION * width)
-        yield (MLP_EXPANSION * width, width)
-    yield (width,)
-    yield (width, shape.vocabulary)
+    return {
+        "tokens": (shape.vocabulary, width),
+        "positions": (shape.positions, width),
+        "attention_gain": (width,),
+        "query_key_value": (width, 3 * width),
+        "attention_out": (width, width),
+        "mlp_gain": (width,),
+        "mlp_in": (width, MLP_EXPANSION * width),
+        "mlp_out": (MLP_EXPANSION * width, width),
+        "final_gain": (width,),
+        "head": (width, shape.vocabulary),
+    }
 
 
 NORM_EPSILON = 1e-5
@@ -153,30 +138,66 @@ def forward(parameters: Parameters, tokens: npt.NDArray[np.int64]) -> tuple[Floa
     Returns:
         Logits (rows, length, vocabulary), and their way back to the parameters.
     """
-    stream: Floats = parameters.tokens[tokens] + parameters.positions[: tokens.shape[1]]
-    blocks_backward = []
-    for block in parameters.blocks:
-        stream, block_backward = _block(block, stream, parameters.shape.heads)
-        blocks_backward.append(block_backward)
-    left = stream
+    rows, length = tokens.shape
+    width, heads = parameters.shape.width, parameters.shape.heads
+    scale = parameters.shape.head_width**-0.5
+    entered: Floats = parameters.tokens[tokens] + parameters.positions[:length]
+    attention_input, attention_scale = rms_norm(entered, parameters.attention_gain)
+    projected = (attention_input @ parameters.query_key_value).reshape(
+        rows, length, 3, heads, width // heads
+    )
+    queries, keys, values = (projected[:, :, part].transpose(0, 2, 1, 3) for part in range(3))
+    scores = queries @ keys.swapaxes(-1, -2) * scale
+    scores = np.where(np.tri(length, dtype=bool), scores, scores.dtype.type(-1e9))
+    attention = softmax(scores)
+    mixed = (attention @ values).transpose(0, 2, 1, 3).reshape(rows, length, width)
+    between = entered + mixed @ parameters.attention_out
+    mlp_input, mlp_scale = rms_norm(between, parameters.mlp_gain)
+    hidden = np.maximum(mlp_input @ parameters.mlp_in, 0)
+    left = between + hidden @ parameters.mlp_out
     final_input, final_scale = rms_norm(left, parameters.final_gain)
 
     def backward(by_logits: Floats) -> Parameters:
         gradient = parameters.zeros()
         gradient.head[:] = _outer(final_input, by_logits)
-        stream = _norm_backward(
+        by_left = _norm_backward(
             by_logits @ parameters.head.T,
             left,
             final_scale,
             parameters.final_gain,
             gradient.final_gain,
         )
-        for block_backward, block_gradient in zip(
-            reversed(blocks_backward), reversed(gradient.blocks), strict=True
-        ):
-            stream = block_backward(stream, block_gradient)
-        gradient.positions[: stream.shape[1]] = stream.sum(axis=0)
-        np.add.at(gradient.tokens, tokens, stream)
+        gradient.mlp_out[:] = _outer(hidden, by_left)
+        by_hidden = (by_left @ parameters.mlp_out.T) * (hidden > 0)
+        gradient.mlp_in[:] = _outer(mlp_input, by_hidden)
+        by_between = by_left + _norm_backward(
+            by_hidden @ parameters.mlp_in.T,
+            between,
+            mlp_scale,
+            parameters.mlp_gain,
+            gradient.mlp_gain,
+        )
+        gradient.attention_out[:] = _outer(mixed, by_between)
+        by_mixed = (by_between @ parameters.attention_out.T).reshape(rows, length, heads, -1)
+        by_mixed = by_mixed.transpose(0, 2, 1, 3)
+        by_values = attention.swapaxes(-1, -2) @ by_mixed
+        by_attention = by_mixed @ values.swapaxes(-1, -2)
+        centre = (by_attention * attention).sum(axis=-1, keepdims=True)
+        by_scores = attention * (by_attention - centre) * scale
+        by_queries = by_scores @ keys
+        by_keys = by_scores.swapaxes(-1, -2) @ queries
+        by_projected = np.stack([by_queries, by_keys, by_values], axis=2)
+        by_projected = by_projected.transpose(0, 3, 2, 1, 4).reshape(rows, length, 3 * width)
+        gradient.query_key_value[:] = _outer(attention_input, by_projected)
+        by_entered = by_between + _norm_backward(
+            by_projected @ parameters.query_key_value.T,
+            entered,
+            attention_scale,
+            parameters.attention_gain,
+            gradient.attention_gain,
+        )
+        gradient.positions[:length] = by_entered.sum(axis=0)
+        np.add.at(gradient.tokens, tokens, by_entered)
         return gradient
 
     return final_input @ parameters.head, backward
@@ -193,59 +214,6 @@ def rms_norm(stream: Floats, gain: Floats) -> tuple[Floats, Floats]:
     """Scale the stream to unit root-mean-square times ``gain``; also returns the scale factor."""
     scale: Floats = 1.0 / np.sqrt((stream * stream).mean(axis=-1, keepdims=True) + NORM_EPSILON)
     return stream * scale * gain, scale
-
-
-def _block(
-    block: Block, entered: Floats, heads: int
-) -> tuple[Floats, Callable[[Floats, Block], Floats]]:
-    """Return the stream behind a block, and the way back.
-
-    The way back takes the gradient by the stream that leaves, fills that of the block, and returns
-    the gradient by the stream that enters.
-    """
-    rows, length, width = entered.shape
-    scale = (width // heads) ** -0.5
-    attention_input, attention_scale = rms_norm(entered, block.attention_gain)
-    projected = (attention_input @ block.query_key_value).reshape(
-        rows, length, 3, heads, width // heads
-    )
-    queries, keys, values = (projected[:, :, part].transpose(0, 2, 1, 3) for part in range(3))
-    scores = queries @ keys.swapaxes(-1, -2) * scale
-    scores = np.where(np.tri(length, dtype=bool), scores, scores.dtype.type(-1e9))
-    attention = softmax(scores)
-    mixed = (attention @ values).transpose(0, 2, 1, 3).reshape(rows, length, width)
-    between = entered + mixed @ block.attention_out
-    mlp_input, mlp_scale = rms_norm(between, block.mlp_gain)
-    hidden = np.maximum(mlp_input @ block.mlp_in, 0)
-
-    def backward(leaving: Floats, gradient: Block) -> Floats:
-        gradient.mlp_out[:] = _outer(hidden, leaving)
-        by_hidden = (leaving @ block.mlp_out.T) * (hidden > 0)
-        gradient.mlp_in[:] = _outer(mlp_input, by_hidden)
-        by_between = leaving + _norm_backward(
-            by_hidden @ block.mlp_in.T, between, mlp_scale, block.mlp_gain, gradient.mlp_gain
-        )
-        gradient.attention_out[:] = _outer(mixed, by_between)
-        by_mixed = (by_between @ block.attention_out.T).reshape(rows, length, heads, width // heads)
-        by_mixed = by_mixed.transpose(0, 2, 1, 3)
-        by_values = attention.swapaxes(-1, -2) @ by_mixed
-        by_attention = by_mixed @ values.swapaxes(-1, -2)
-        centre = (by_attention * attention).sum(axis=-1, keepdims=True)
-        by_scores = attention * (by_attention - centre) * scale
-        by_queries = by_scores @ keys
-        by_keys = by_scores.swapaxes(-1, -2) @ queries
-        by_projected = np.stack([by_queries, by_keys, by_values], axis=2)
-        by_projected = by_projected.transpose(0, 3, 2, 1, 4).reshape(rows, length, 3 * width)
-        gradient.query_key_value[:] = _outer(attention_input, by_projected)
-        return by_between + _norm_backward(
-            by_projected @ block.query_key_value.T,
-            entered,
-            attention_scale,
-            block.attention_gain,
-            gradient.attention_gain,
-        )
-
-    return between + hidden @ block.mlp_out, backward
 
 
 def _norm_backward(

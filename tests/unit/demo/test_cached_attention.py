@@ -6,7 +6,7 @@ import pytest
 from otel_rl.demo.decoding import CacheFull, DecodeBatch, Job, KvCache
 from otel_rl.demo.transformer import Parameters, Shape, forward, softmax
 
-SHAPE = Shape(vocabulary=11, positions=16, width=16, heads=4, layers=2)
+SHAPE = Shape(vocabulary=11, positions=16, width=16, heads=4)
 END = 2
 PROMPT = (1, 5, 6, 7, 8, 9, 10, 3, 4, 5)
 
