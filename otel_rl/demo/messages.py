@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from otel_rl.demo.faults import Kind
 from otel_rl.demo.settings import DemoSettings
 
-Address = tuple[str, int]
-"""Loopback host and port."""
+Address = str
+"""Name of a socket."""
 
 Carrier = dict[str, str]
 """W3C trace context, as written by the OpenTelemetry propagator."""

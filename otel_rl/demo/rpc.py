@@ -1,4 +1,4 @@
-"""Request and answer over loopback TCP, between processes that share a key.
+"""Request and answer over sockets of one machine, between processes that share a key.
 
 A service answers every message of every connection, each connection on a thread of its own. A peer
 that dies ends only its connection: generators are killed in this demo. A process whose connection
@@ -10,8 +10,8 @@ literals, because the generators do not use otel_rl.
 
 import os
 import queue
+import secrets
 import signal
-import socket
 import sys
 import threading
 import time
@@ -32,10 +32,10 @@ BACKLOG = 32  # every process of a run may connect at once
 
 
 def listen() -> tuple[Listener, Address]:
-    """Open a free port. Connections wait for :func:`serve`."""
-    listener = Listener(("127.0.0.1", 0), backlog=BACKLOG, authkey=_key())
-    host, port = listener.address
-    return listener, (str(host), int(port))
+    """Open a new address. Connections wait for :func:`serve`."""
+    # The name begins with a zero byte: it is of no file, and ends with the process.
+    address = f"\0otel-rl-demo-{secrets.token_hex(8)}"
+    return Listener(address, backlog=BACKLOG, authkey=_key()), address
 
 
 def accept(listener: Listener) -> Connection:
@@ -45,7 +45,7 @@ def accept(listener: Listener) -> Connection:
     """
     while True:
         try:
-            return _without_delay(listener.accept())
+            return listener.accept()
         except (AuthenticationError, EOFError, OSError):
             continue
 
@@ -56,7 +56,7 @@ def connect(address: Address) -> Connection:
     Raises:
         OSError: No process listens there.
     """
-    return _without_delay(Client(address, authkey=_key()))
+    return Client(address, authkey=_key())
 
 
 def serve(
@@ -150,17 +150,6 @@ def _answer_all(connection: Connection, answer: Callable[[object], object]) -> N
                 connection.send(reply)
             except ConnectionError:
                 return
-
-
-def _without_delay(connection: Connection) -> Connection:
-    """Disable Nagle's algorithm.
-
-    A long message is written in two parts, and the second would wait about 40 ms for the
-    acknowledgement of the first.
-    """
-    with socket.socket(fileno=os.dup(connection.fileno())) as shared:
-        shared.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
 
 
 def _meter() -> metrics.Meter:
