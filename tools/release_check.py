@@ -41,7 +41,7 @@ _COMMANDS = {
 _MODULES = {
     "archive": "otel_rl.bridge.archive.file_writer, pyarrow.parquet",
     "dashboard": "otel_rl.bridge.delivery.wandb, wandb_workspaces.workspaces",
-    "mcp": "otel_rl.mcp.server",
+    "mcp": "otel_rl.mcp.tools",
     "postgres": "otel_rl.bridge.journal.postgres",
 }
 

@@ -1,8 +1,8 @@
 """What a terminal shows of a run, read from its journal again and again at little cost."""
 
 import time
-from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
@@ -13,24 +13,23 @@ from otel_rl.bridge.journal.reader import (
     KnownWorker,
     RunOverview,
     newest_history,
-    read_history,
-    read_keys,
     state_of,
     total_steps,
 )
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.dashboard.resemblance import headlines
-from otel_rl.diagnose.history.records import Facts, RowFacts
 from otel_rl.goodput import Spent, duration
 from otel_rl.records import ExperimentKey, KeySpec
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names
-from otel_rl.semconv.spec import STEP_SPAN
+from otel_rl.view.run_data import RunData, Series, read_part
+from otel_rl.view.text import in_order
 
-_ROWS: Final = 240
+_REREAD: Final = 3
 _FURTHER: Final = 10  # times as far back, for a run whose steps take minutes
-_RATE_S: Final = 30.0  # steps of this long make the rate
+_RATE_MS: Final = 30_000.0  # steps of this long make the rate
 _NS_PER_S: Final = 1e9
+_MS_PER_S: Final = 1e3
 
 _DROPS: Final = frozenset(
     {
@@ -189,15 +188,15 @@ class RunWatch:
     """Reads the newest part of one run, and then what is new. One thread.
 
     Args:
-        records: How many of the history are enough, each of about a second.
+        records: How many of the history are enough, each of about a second. Once there are three
+            times as many, the newest ones are read again: that bounds memory, and how far the
+            times of phases go back.
     """
 
     def __init__(self, records: int = 120) -> None:
         self._records = records
-        self._after: int | None = None
-        self._facts: deque[Facts] = deque(maxlen=records)
-        self._rows: deque[RowFacts] = deque(maxlen=_ROWS)
-        self._specs: Mapping[str, KeySpec] = {}
+        self._data = RunData()
+        self._read = 0  # records of these data
 
     def look(
         self, connection: Connection, overview: RunOverview, now_ns: int | None = None
@@ -228,87 +227,77 @@ class RunWatch:
             age_s=max(idle_s, (now_ns - begun_ns) / _NS_PER_S),
             idle_s=idle_s,
             workers=worker_lines(
-                standing.workers,
-                self._facts,
-                self._specs,
-                now_ns,
-                is_interrupted=overview.is_interrupted,
+                standing.workers, self._data, now_ns, is_interrupted=overview.is_interrupted
             ),
             total_steps=total_steps(overview.description.config),
         )
 
     def _read_on(self, connection: Connection, run: str) -> None:
-        if self._after is None:
-            self._after = newest_history(connection, run, records=self._records)
-            self._read_new(connection, run)
-            if not self._rows:
-                self._facts.clear()
-                self._after = newest_history(connection, run, records=_FURTHER * self._records)
+        is_new = not self._read
+        if is_new or self._read > _REREAD * self._records:
+            self._begin(connection, run, self._records)
         self._read_new(connection, run)
+        if is_new and not self._data.series:
+            self._begin(connection, run, _FURTHER * self._records)
+            self._read_new(connection, run)
+
+    def _begin(self, connection: Connection, run: str, records: int) -> None:
+        self._data, self._read = RunData(), 0
+        self._data.number = newest_history(connection, run, records=records)
 
     def _read_new(self, connection: Connection, run: str) -> None:
-        while some := read_history(connection, run, after=self._after or 0):
-            self._after = some[-1][0]
-            for _, body in some:
-                if body is not None:
-                    self._facts.append(facts := Facts.decode(body))
-                    self._rows += facts.rows
-            self._specs = {spec.key: spec for spec in read_keys(connection, run)}
+        while records := read_part(connection, run, self._data):
+            self._read += records
 
     def _step(self) -> int | None:
         """Return the newest step of a run without rows of steps, from its spans alone."""
-        return max((one.step for facts in self._facts for one in facts.steps), default=None)
+        return max((one.step for one in self._data.steps), default=None)
 
     def _rate(self) -> float | None:
-        steps: list[tuple[int, int]] = []  # numbers that grow, with their times
-        for row in self._rows:
-            if not steps or row.step > steps[-1][0]:
-                steps.append((row.step, row.time_ns))
+        series = max(self._data.series.values(), key=lambda one: len(one.steps), default=Series())
+        steps: list[tuple[float, float]] = []  # numbers that grow, with their times
+        for step, time_ms in zip(series.steps, series.times_ms, strict=True):
+            if not steps or step > steps[-1][0]:
+                steps.append((step, time_ms))
         if len(steps) < 2:
             return None
-        last, ended_ns = steps[-1]
-        recent = [one for one in steps[:-1] if ended_ns - one[1] <= _RATE_S * _NS_PER_S]
-        first, begun_ns = recent[0] if recent else steps[-2]
-        took_s = (ended_ns - begun_ns) / _NS_PER_S
+        last, ended_ms = steps[-1]
+        recent = [one for one in steps[:-1] if ended_ms - one[1] <= _RATE_MS]
+        first, begun_ms = recent[0] if recent else steps[-2]
+        took_s = (ended_ms - begun_ms) / _MS_PER_S
         return (last - first) / took_s if took_s > 0 else None
 
     def _reward(self) -> float | None:
-        keys = [spec.key for word, spec in headlines(self._specs.values()) if word == "reward"]
-        values = self._newest(keys)
-        return next((values[key] for key in keys if key in values), None)
+        for word, spec in headlines(self._data.names.specs):
+            if word == "reward" and spec.key in self._data.series:
+                return self._newest(spec)
+        return None
 
     def _drops(self) -> int:
         counts = [
-            key
-            for key, spec in self._specs.items()
-            if spec.name in _DROPS and spec.statistic in {"value", "total"}
+            spec
+            for spec in self._data.names.specs
+            if spec.name in _DROPS
+            and spec.statistic in {"value", "total"}
+            and spec.key in self._data.series
         ]
-        return int(sum(self._newest(counts).values()))
+        return int(sum(map(self._newest, counts)))
 
-    def _newest(self, keys: Iterable[str]) -> Mapping[str, float]:
-        """Return the last value of each of these keys of rows."""
-        wanted = {*keys}
-        found: dict[str, float] = {}
-        for row in self._rows:
-            found.update((key, row.values[key]) for key in wanted & row.values.keys())
-        return found
+    def _newest(self, spec: KeySpec) -> float:
+        return self._data.series[spec.key].values[-1] * spec.own_scale
 
 
 def worker_lines(
-    known: Sequence[KnownWorker],
-    facts: Sequence[Facts],
-    specs: Mapping[str, KeySpec],
-    now_ns: int,
-    *,
-    is_interrupted: bool = False,
+    known: Sequence[KnownWorker], data: RunData, now_ns: int, *, is_interrupted: bool = False
 ) -> Sequence[WorkerLine]:
     """Return the workers of a run, in the order of roles and indexes.
 
     Args:
         known: Its processes, in the order of appearance; of a name the last one counts.
+        data: The newest part of its history.
         is_interrupted: Whether no bridge works on the run, so that nothing is known of now.
     """
-    times, ages = _phase_times(facts), _phase_ages(facts, specs, now_ns)
+    times = _phase_times(data)
     peers: dict[tuple[str, str], list[float]] = defaultdict(list)
     for worker, phases in times.items():
         for phase, mean_s in phases.items():
@@ -316,7 +305,7 @@ def worker_lines(
     usual = {of: median(means) for of, means in peers.items() if len(means) > 1}
     lines = []
     last = {one.name: one for one in known}
-    for name, process in sorted(last.items(), key=lambda item: _natural(item[0])):
+    for name, process in sorted(last.items(), key=lambda item: in_order(item[0])):
         word = _STANDINGS[process.standing]
         if is_interrupted and word in _CURRENT:
             word = "unknown"
@@ -324,9 +313,11 @@ def worker_lines(
         more = {phase: mean_s - usual.get((role, phase), 0.0) for phase, mean_s in phases.items()}
         phase = max(more, key=more.__getitem__, default="")
         phase_s = phases.get(phase, 0.0)
-        lasting, age_s = ages.get(name, ("", 0.0))
-        if word in _CURRENT and age_s > max(_LATE_S, 3 * phases.get(lasting, 0.0)):
-            phase, phase_s = lasting, age_s
+        lasting = data.last_phases.get(name)
+        if lasting is not None and not lasting.is_over and word in _CURRENT:
+            age_s = (now_ns - lasting.time_ns) / _NS_PER_S
+            if age_s > max(_LATE_S, 3 * phases.get(lasting.phase, 0.0)):
+                phase, phase_s = lasting.phase, age_s
         of_peers = usual.get((role, phase), 0.0)
         ratio = phase_s / of_peers if of_peers > 0 else None
         idle_s = max(0.0, (now_ns - process.received_ns) / _NS_PER_S)
@@ -334,40 +325,18 @@ def worker_lines(
     return lines
 
 
-def _phase_times(facts: Iterable[Facts]) -> Mapping[str, Mapping[str, float]]:
+def _phase_times(data: RunData) -> Mapping[str, Mapping[str, float]]:
     """Return by worker the mean time of each phase in a step; waiting is no work."""
-    total_s: dict[tuple[str, str], float] = defaultdict(float)
-    steps: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for span in (span for one in facts for span in one.spans):
-        if not span.is_wait and span.phase != STEP_SPAN:  # a step is around all others
-            total_s[span.worker, span.phase] += span.total_s
-            steps[span.worker, span.phase].add(span.step)
+    names = {place: name for name, place in data.workers.items()}
     found: dict[str, dict[str, float]] = defaultdict(dict)
-    for (worker, phase), of_phase in steps.items():
-        found[worker][phase] = total_s[worker, phase] / len(of_phase)
+    for (role, phase), cells in data.phases.items():
+        if (role, phase) in data.waits:
+            continue
+        total_s: dict[int, float] = defaultdict(float)
+        steps: dict[int, set[int]] = defaultdict(set)
+        for worker, step, seconds in zip(cells.workers, cells.steps, cells.seconds, strict=True):
+            total_s[worker] += seconds
+            steps[worker].add(step)
+        for worker, of_worker in steps.items():
+            found[names[worker]][phase] = total_s[worker] / len(of_worker)
     return found
-
-
-def _phase_ages(
-    facts: Sequence[Facts], specs: Mapping[str, KeySpec], now_ns: int
-) -> Mapping[str, tuple[str, float]]:
-    """Return by worker the phase that its last heartbeat told, and for how long it lasts (s)."""
-    found: dict[str, tuple[str, float]] = {}
-    for one in facts:
-        if facts[-1].time_ns - one.time_ns > _LATE_S * _NS_PER_S:
-            continue  # the phase has ended since
-        since_s = (now_ns - one.time_ns) / _NS_PER_S
-        for key, measured in one.workers.items():
-            spec = specs.get(key)
-            if spec is None or spec.name != names.RL_WORKER_PHASE_AGE:
-                continue
-            phase = dict(spec.attributes).get(names.RL_PHASE, "")
-            for told in measured:
-                if told.measurements:
-                    found[told.worker] = phase, told.total / told.measurements + since_s
-    return found
-
-
-def _natural(name: str) -> tuple[str, int, str]:
-    role, _, index = name.partition("/")
-    return role, int(index) if index.isdecimal() else -1, index

@@ -5,20 +5,23 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from statistics import fmean
 from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.diagnosis.histories import MemoryBound
 from otel_rl.errors import ConfigError
-from otel_rl.mcp.keys import key_list, key_series, similar_keys
 from otel_rl.mcp.longest import longest_phases, longest_spans, step_time
+from otel_rl.records import KeySpec
+from otel_rl.view.downsample import downsample
 from otel_rl.view.found import Found
 from otel_rl.view.journals import Journals, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
 from otel_rl.view.parts.overview import keys_of, run_facts, standing_of
 from otel_rl.view.parts.sides import Side, Sides
 from otel_rl.view.parts.timeline import timeline
-from otel_rl.view.run_data import RunData
+from otel_rl.view.run_data import RunData, Series
+from otel_rl.view.text import label
 
 _READING_S: Final = 20.0  # of a long history; a client waits for longer
 _DIAGNOSED_EVERY_S: Final = 5.0  # a run that goes on
@@ -103,7 +106,7 @@ class Answers:
     ) -> Mapping[str, Any]:
         """Return the keys of a run, each with its range."""
         found = self._named(scope, run)
-        listed = key_list(self._read(found), keys_of(found), search)
+        listed = _key_list(self._read(found), keys_of(found), search)
         page = listed[offset : offset + limit]
         return {**_run(found), **_paged("keys", page, len(listed), offset)}
 
@@ -115,13 +118,13 @@ class Answers:
         data = self._read(found)
         series = data.series_of(key)
         if series is None:
-            similar = ", ".join(similar_keys(data, key))
+            similar = ", ".join(_similar_keys(data, key))
             raise ConfigError(
                 f"Run {found.run.key} has no key {key!r}.",
                 hint=f"Similar ones: {similar}." if similar else "The tool keys lists them.",
             )
         first, last = (-math.inf, math.inf) if steps is None else _known_steps(found, *steps)
-        values = key_series(series, first=first, last=last, most=most)
+        values = _key_series(series, first=first, last=last, most=most)
         return {**_run(found), "key": key, **values}
 
     def compare(
@@ -232,3 +235,56 @@ def _critical_path(found: Found, step: int) -> list[Mapping[str, Any]] | None:
         {"worker": worker, "phase": phase, "seconds": took_s}
         for (worker, phase), took_s in in_order[:_LONGEST_OF_STEP]
     ]
+
+
+# Values of keys
+
+
+def _key_list(data: RunData, keys: Sequence[KeySpec], search: str) -> list[dict[str, Any]]:
+    """Return the keys with a text in them, each with its range."""
+    units = {spec.key: spec.unit for spec in keys}
+    wanted = search.casefold()
+    return [
+        {"key": label(key), "unit": label(units.get(key, "")), **_summary(series)}
+        for key, series in sorted(data.series.items())
+        if wanted in key.casefold()
+    ]
+
+
+def _similar_keys(data: RunData, key: str, *, most: int = 8) -> list[str]:
+    """Return names of keys that may have been meant."""
+    within = [known for known in sorted(data.series) if key.casefold() in known.casefold()]
+    return (within or get_close_matches(key, data.series, most, 0.3))[:most]
+
+
+def _key_series(series: Series, *, first: float, last: float, most: int) -> dict[str, Any]:
+    """Return a series in some steps with its extremes, cut to a number of points."""
+    points = downsample(series.steps, series.values, most=most, first=first, last=last)
+    values = [
+        [step, value]
+        for step, value in zip(points.xs, points.ys, strict=True)
+        if first <= step <= last
+    ]
+    return {**_summary(series), "shown": len(values), "values": values}
+
+
+def _summary(series: Series) -> dict[str, Any]:
+    finite = [
+        (value, step)
+        for step, value in zip(series.steps, series.values, strict=True)
+        if math.isfinite(value)
+    ]
+    if not finite:
+        return {"points": len(series.values), "not_finite": len(series.values)}
+    (least, least_at), (most, most_at) = min(finite), max(finite)
+    return {
+        "points": len(series.values),
+        "not_finite": len(series.values) - len(finite),
+        "last": finite[-1][0],
+        "last_step": finite[-1][1],
+        "min": least,
+        "min_step": least_at,
+        "max": most,
+        "max_step": most_at,
+        "mean": fmean(value for value, _ in finite),
+    }

@@ -9,24 +9,29 @@ runs, values of runs and diagnoses, which may take many seconds, have a thread e
 """
 
 import asyncio
+import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final, Generic, TypeVar
 
+import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from otel_rl.errors import ConfigError, OtelRLError
+from otel_rl.errors import ConfigError, OtelRLError, Unauthenticated
 from otel_rl.mcp.answers import Answers, Steps
 from otel_rl.mcp.answers import Scope as _Scope
 from otel_rl.redaction import shown
 from otel_rl.version import __version__
 from otel_rl.view.access import Access, Forbidden
+from otel_rl.view.listener import Listener
 
 MAX_CHARS: Final = 40_000
 """Of one answer as JSON: about ten thousand tokens."""
@@ -37,6 +42,9 @@ _MOST_EXACT: Final = 1 << 53
 """Whole numbers beyond it are not exact, and have more digits than they tell."""
 
 _MOST_LISTS: Final = 5
+
+_LOOK_S: Final = 1
+_END_S: Final = 2  # for requests that are being answered
 
 # Most characters of a text and most parts of a list, tried one after the other.
 _CUTS: Final = ((2_000, 2_000), (500, 100), (200, 30), (100, 10))
@@ -330,3 +338,59 @@ def make_server(answers: Callable[[], Answers], access: Access | None = None) ->
 
 def _steps(first: int | None, last: int | None) -> Steps:
     return None if first is None and last is None else (first or 0, last)
+
+
+# Over HTTP
+
+
+def serve_http(server: MCPServer, listener: Listener, look: Callable[[], None]) -> None:
+    """Answer at ``/mcp`` until SIGINT or SIGTERM; each request for itself.
+
+    Args:
+        server: Has the tools.
+        listener: Its socket, and who may ask.
+        look: Called about every second.
+    """
+
+    async def notify() -> None:
+        look()
+
+    host = listener.socket.getsockname()[0]
+    app = server.streamable_http_app(stateless_http=True, json_response=True, host=host)
+    config = uvicorn.Config(
+        _Door(app, listener.access),
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=_END_S,
+        callback_notify=notify,
+        timeout_notify=_LOOK_S,
+    )
+    with contextlib.suppress(KeyboardInterrupt):  # it has ended in order by then
+        uvicorn.Server(config).run(sockets=[listener.socket])
+
+
+class _Door:
+    """Admits readers of runs; the tools check which runs they may see."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            refused = self._refused(Request(scope))
+            if refused is not None:
+                await refused(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _refused(self, request: Request) -> PlainTextResponse | None:
+        try:
+            self._access.experiments(request)
+        except Unauthenticated as exc:
+            return PlainTextResponse(str(exc), 401, {"www-authenticate": "Bearer"})
+        except Forbidden as exc:
+            return PlainTextResponse(str(exc), 403)
+        return None

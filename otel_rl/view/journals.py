@@ -11,15 +11,12 @@ from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.reader import (
     history_records,
     newest_history,
-    read_history,
-    read_named_keys,
     revision,
 )
-from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 from otel_rl.view.found import Found, FoundRuns, matching, runs_of
-from otel_rl.view.run_data import RunData
+from otel_rl.view.run_data import RunData, read_part
 
 _MAX_MEMORY_BYTES: Final = 100 << 20
 
@@ -132,11 +129,8 @@ class Journals(FoundRuns):
         """Read the newest records of a history alone, which the rest may be far behind."""
         data = RunData()
         with found.open() as connection:
-            after = newest_history(connection, found.id, records=records)
-            some = read_history(connection, found.id, after=after, limit=records)
-            data.names = read_named_keys(connection, found.id)
-            for number, body in some:
-                data.add(number, None if body is None else Facts.decode(body))
+            data.number = newest_history(connection, found.id, records=records)
+            read_part(connection, found.id, data, limit=records)
         return data
 
 
@@ -144,10 +138,7 @@ def _read_on(found: Found, data: RunData, budget_s: float) -> float:
     """Add records for about so long, and return the share of all that is read."""
     until_s = time.monotonic() + budget_s
     with found.open() as connection:
-        while some := read_history(connection, found.id, after=data.number):
-            data.names = read_named_keys(connection, found.id)  # those of these records, at least
-            for number, body in some:
-                data.add(number, None if body is None else Facts.decode(body))
+        while read_part(connection, found.id, data):
             if time.monotonic() > until_s:
                 break
         left = history_records(connection, found.id, data.number)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.reader import read_history, read_named_keys
 from otel_rl.bridge.key_names import NamedKeys
 from otel_rl.diagnose.history.records import Facts, StepFacts
 from otel_rl.records import WorkerFailure
@@ -272,6 +274,16 @@ class RunData:
         cells.workers.append(self.workers.setdefault(worker, len(self.workers)))
         cells.steps.append(step)
         cells.seconds.append(seconds)
+
+
+def read_part(connection: Connection, run: str, data: RunData, limit: int = 256) -> int:
+    """Add the next records of a run's history to its columns. Returns how many."""
+    some = read_history(connection, run, after=data.number, limit=limit)
+    if some:
+        data.names = read_named_keys(connection, run)  # those of these records, at least
+    for number, body in some:
+        data.add(number, None if body is None else Facts.decode(body))
+    return len(some)
 
 
 def _path(step: StepFacts) -> StepPath:

@@ -5,12 +5,11 @@ from contextlib import closing
 from functools import partial
 from typing import Final
 
-from otel_rl.bridge.config import BridgeSettings, Readers
+from otel_rl.bridge.config import Readers
 from otel_rl.bridge.receive.audit import Audit
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.cli.reloads import Reloads
 from otel_rl.cli.standard_streams import say
-from otel_rl.setting_types import Address
 
 _MAX_HISTORY_BYTES: Final = 512 << 20  # of all threads that answer
 
@@ -38,23 +37,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    _serve(settings_of(arguments), arguments.http)
-    return 0
-
-
-def _serve(settings: BridgeSettings, listen: Address | None) -> None:
     from otel_rl.bridge.diagnosis.histories import MemoryBound
     from otel_rl.mcp.answers import Answers
-    from otel_rl.mcp.server import serve_http, serve_stdio
-    from otel_rl.mcp.tools import make_server
+    from otel_rl.mcp.tools import make_server, serve_http
     from otel_rl.view.listener import Listener
 
+    settings, listen = settings_of(arguments), arguments.http
     answers = partial(Answers, settings, MemoryBound(_MAX_HISTORY_BYTES))
     with closing(answers()):
         pass  # a database that cannot be used is told now, and not to the client
     if listen is None:
-        serve_stdio(make_server(answers))
-        return
+        make_server(answers).run()  # until the program that has started this one closes the pipe
+        return 0
     listener = Listener(
         "--http",
         *listen,
@@ -68,3 +62,4 @@ def _serve(settings: BridgeSettings, listen: Address | None) -> None:
     tokens = listener.tokens
     reloads = Reloads(tokens.read_again, tokens.files, "tokens")
     serve_http(make_server(answers, listener.access), listener, reloads.look)
+    return 0

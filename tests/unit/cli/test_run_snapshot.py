@@ -24,6 +24,7 @@ from otel_rl.cli.run_snapshot import (
 )
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
 from otel_rl.records import Description, ExperimentKey, KeySpec, RoleStanding, Value
+from otel_rl.view.run_data import RunData
 from tests.journals.small_run import ENDED, LIVE, T0, Life, begin, start_ns, step
 
 S = 1_000_000_000
@@ -32,7 +33,6 @@ KEYS = [
     KeySpec("r", "rl.reward.mean"),
     KeySpec("r/max", "rl.reward.mean", statistic="rank_max"),
     KeySpec("lost", "otel_rl.bridge.samples.dropped", statistic="total"),
-    KeySpec("age", "rl.worker.phase.age", attributes=(("rl.phase", "train"),)),
 ]
 
 
@@ -116,7 +116,7 @@ def test_the_rate_is_that_of_the_last_half_minute(tmp_path: Path) -> None:
     with kept(tmp_path) as journal:
         journal.keep(Facts(1, 7, rows=rows(0, 99, 0.1)))
         assert journal.look().steps_per_s == 10
-        later = [RowFacts(100 + n, (10 + 4 * n) * S, {}) for n in range(20)]
+        later = [RowFacts(100 + n, (10 + 4 * n) * S, {"r": 1.0}) for n in range(20)]
         journal.keep(Facts(2, 7, rows=later))
         assert journal.look().steps_per_s == 0.25
 
@@ -149,6 +149,13 @@ def process(name: str, *, standing: int = 1, received_ns: int = 0) -> KnownWorke
     return KnownWorker(name, name, standing, 0, received_ns, 7)
 
 
+def read(*facts: Facts) -> RunData:
+    data = RunData()
+    for number, one in enumerate(facts, 1):
+        data.add(number, one)
+    return data
+
+
 def phase(
     worker: str, name: str, took_s: float, *, step: int = 1, waits: bool = False
 ) -> SpanFacts:
@@ -168,7 +175,7 @@ def test_a_worker_shows_the_work_in_which_it_differs_from_its_peers() -> None:
             ("wait", 0.0 if name == "trainer/3" else 6.0),
         )
     ]
-    lines = worker_lines([*map(process, trainers)], [Facts(S, 1, spans=spans)], {}, S)
+    lines = worker_lines([*map(process, trainers)], read(Facts(S, 1, spans=spans)), S)
     slow = lines[3]
     assert (slow.name, slow.phase, slow.phase_s, slow.ratio) == ("trainer/3", "train", 8.0, 4.0)
     assert {(one.phase_s, one.ratio) for one in lines if one != slow} <= {(2.0, 1.0), (3.0, 1.0)}
@@ -177,24 +184,23 @@ def test_a_worker_shows_the_work_in_which_it_differs_from_its_peers() -> None:
 
 def test_a_worker_alone_in_its_role_has_no_peers() -> None:
     facts = Facts(S, 1, spans=[phase("judge/0", "score", 2.0)])
-    (line,) = worker_lines([process("judge/0")], [facts], {}, S)
+    (line,) = worker_lines([process("judge/0")], read(facts), S)
     assert (line.phase, line.phase_s, line.ratio) == ("score", 2.0, None)
 
 
 @pytest.mark.parametrize(
     ("standing", "now_s", "seen"),
-    [(1, 110, ("train", 70.0)), (3, 110, ("sync", 0.1))],  # of a failed one it is over
+    [(1, 110, ("train", 70.0)), (3, 110, ("sync", 0.125))],  # of a failed one it is over
 )
 def test_a_worker_that_hangs_shows_its_phase_and_for_how_long(
     standing: int, now_s: int, seen: tuple[str, float]
 ) -> None:
-    hangs = {"age": [WorkerFacts("trainer/0", None, 1, 60.0, 0)]}
-    facts = [
-        Facts(1 * S, 1, spans=[phase("trainer/0", "sync", 0.1)]),
+    hangs = {"trainer/phase/age/train": [WorkerFacts("trainer/0", None, 1, 60.0, 0)]}
+    data = read(
+        Facts(1 * S, 1, spans=[phase("trainer/0", "sync", 0.125)]),
         Facts(100 * S, 1, workers=hangs),
-    ]
-    specs = {spec.key: spec for spec in KEYS}
-    (line,) = worker_lines([process("trainer/0", standing=standing)], facts, specs, now_s * S)
+    )
+    (line,) = worker_lines([process("trainer/0", standing=standing)], data, now_s * S)
     assert (line.phase, line.phase_s) == seen
 
 
