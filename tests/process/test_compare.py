@@ -1,6 +1,7 @@
 """``otel-rl compare`` and ``diagnose --fail-on``, as a job of CI calls them."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from tests.lab.frameworks.sources import SOURCES
-from tests.process.commands import Finished, otel_rl
+from tests.process.commands import Finished, otel_rl, otel_rl_here
 from tests.support.browser import Browser
 from tests.support.screenshots import served
 from tests.support.view_runs import HOSTILE, LookedAt, write_run
@@ -26,12 +27,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
 def compare(data: Path, *words: str) -> Finished:
-    return otel_rl("compare", *words, "--data", data, cwd=data)
+    return otel_rl_here("compare", *words, "--data", data, cwd=data)
 
 
 def test_a_job_fails_on_a_slower_step_and_says_which(data: Path) -> None:
-    done = compare(data, "old/0", "new/2", "--fail-on", "time_per_step>+5%")
+    job = ("compare", "old/0", "new/2", "--fail-on", "time_per_step>+5%")
+    done = otel_rl(*job, "--data", data, cwd=data)  # a process, as a job has it
     assert done.status == 3, done.err
     assert done.out.splitlines()[-1].startswith("fails: time_per_step>+5% (+")
     assert "diagnosis: no cause -> straggler trainer/2" in done.out
@@ -72,42 +80,43 @@ def told(browser: Browser) -> dict[str, str]:
     return dict(browser.get(f"{rows}.map((one) => [one.dataset.measure, one.lastChild.innerText])"))
 
 
-def test_one_file_has_the_verdicts_the_curves_and_what_differs(data: Path, tmp_path: Path) -> None:
+def test_one_file_has_the_verdicts_the_curves_and_what_differs(
+    data: Path, tmp_path: Path, browser: Browser
+) -> None:
     path = tmp_path / "compare.html"
     done = compare(data, "old/0", "new/2", "--html", str(path), "--by", "time")
     assert done.status == 0, done.err
-    with Browser(tmp_path / "profile") as browser:
-        browser.open(path.as_uri(), "compare")
-        assert told(browser)["time_per_step"] == "longer"
-        browser.expect("document.querySelectorAll('#verdicts article polyline').length >= 4", True)
-        browser.expect("document.querySelector('#differs').innerText.includes('straggler')", True)
-        assert browser.hosts() == {""}  # of the file itself
-        if SOURCES["axe"].is_built():
-            browser.do((SOURCES["axe"].path / "axe.min.js").read_text())
-            browser.do("axe.run().then(({ violations }) => { window.found = violations; })")
-            browser.expect("window.found?.map((one) => one.id)", [])
-        assert browser.complaints() == []
+    browser.hosts()
+    browser.open(path.as_uri(), "compare")
+    assert told(browser)["time_per_step"] == "longer"
+    browser.expect("document.querySelectorAll('#verdicts article polyline').length >= 4", True)
+    browser.expect("document.querySelector('#differs').innerText.includes('straggler')", True)
+    assert browser.hosts() == {""}  # of the file itself
+    if SOURCES["axe"].is_built():
+        browser.do((SOURCES["axe"].path / "axe.min.js").read_text())
+        browser.do("axe.run().then(({ violations }) => { window.found = violations; })")
+        browser.expect("window.found?.map((one) => one.id)", [])
+    assert browser.complaints() == []
 
 
-def test_names_of_senders_are_text_in_the_file(tmp_path: Path) -> None:
+def test_names_of_senders_are_text_in_the_file(tmp_path: Path, browser: Browser) -> None:
     for name in ("a", "b"):
         key = ExperimentKey(name, HOSTILE[:100])
         write_run(tmp_path / "data" / name, LookedAt(key, steps=50, keys=[f"loss/{HOSTILE[:60]}"]))
     path = tmp_path / "compare.html"
     done = compare(tmp_path / "data", "a", "b", "--html", str(path))
     assert done.status == 0, done.err
-    with Browser(tmp_path / "profile") as browser:
-        browser.open(path.as_uri(), "compare")
-        browser.expect("window.hacked", None)
-        assert browser.complaints() == []
+    browser.open(path.as_uri(), "compare")
+    browser.expect("window.hacked", None)
+    assert browser.complaints() == []
 
 
 def test_the_page_says_of_two_chosen_sides_what_the_command_says(
-    data: Path, tmp_path: Path
+    data: Path, browser: Browser
 ) -> None:
     found = json.loads(compare(data, "old", "--", "new", "--json").out)
     sure = {one["name"] for one in found["measures"] if one["is_sure"]}
-    with served(data) as url, Browser(tmp_path / "profile") as browser:
+    with served(data) as url:
         browser.open(url, "runs")
         browser.wait("document.querySelector('#side-a')")
         for side, name in (("a", "old, 2 runs"), ("b", "new/2")):
@@ -157,5 +166,5 @@ def test_what_cannot_be_compared_is_told(data: Path, words: list[str], said: str
 def test_a_job_fails_on_the_causes_that_it_names(
     data: Path, run: str, kinds: str, status: int
 ) -> None:
-    done = otel_rl("diagnose", run, "--fail-on", kinds, "--data", data, cwd=data)
+    done = otel_rl_here("diagnose", run, "--fail-on", kinds, "--data", data, cwd=data)
     assert done.status == status, done.err

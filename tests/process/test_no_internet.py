@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from otel_rl.run_id import run_id
-from tests.process.commands import OTEL_RL, TIMEOUT_S, Finished, clean_environment, otel_rl
+from tests.process.commands import (
+    OTEL_RL,
+    TIMEOUT_S,
+    Finished,
+    clean_environment,
+    otel_rl,
+    otel_rl_here,
+)
 from tests.support.wandb_server import API_KEY, WandbServer
 
 pytestmark = pytest.mark.process
@@ -126,7 +133,7 @@ def test_what_is_kept_for_it_holds_no_secret_and_is_for_the_owner_alone(cut: Cut
 
 
 def test_there_is_nothing_to_do_a_second_time(cut: Cut) -> None:
-    again = otel_rl("finish", cwd=cut.directory)
+    again = otel_rl_here("finish", cwd=cut.directory)
     assert (again.status, again.err) == (0, "otel-rl: nothing is left to write in .otel_rl\n")
 
 
@@ -144,6 +151,6 @@ def test_the_rest_says_what_is_left_while_the_way_is_closed(tmp_path: Path) -> N
 
 
 def test_a_place_without_a_journal_is_an_error(tmp_path: Path) -> None:
-    done = otel_rl("finish", "nothing", cwd=tmp_path)
+    done = otel_rl_here("finish", "nothing", cwd=tmp_path)
     assert done.status == 2
     assert "There is no journal in 'nothing' or below" in done.err

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.commands import otel_rl
+from tests.process.commands import otel_rl, otel_rl_here
 
 pytestmark = pytest.mark.process
 
@@ -92,7 +92,7 @@ def test_a_cause_is_told_and_ends_the_command(tmp_path: Path, receiver: Receiver
     [("nann", "nann: no cause of a diagnosis. Did you mean nan?"), ("", "name a cause")],
 )
 def test_a_kind_that_no_diagnosis_has_is_refused(tmp_path: Path, kinds: str, said: str) -> None:
-    done = otel_rl("run", "--stop-on", kinds, "--", "true", cwd=tmp_path)
+    done = otel_rl_here("run", "--stop-on", kinds, "--", "true", cwd=tmp_path)
     assert done.status == 2
     assert said in done.err
 
@@ -101,7 +101,7 @@ def test_a_kind_that_no_diagnosis_has_is_refused(tmp_path: Path, kinds: str, sai
     "url", ["hooks.slack.com/s3cr3t", "https://user:s3cr3t@host/x", "https://host/a s3cr3t"]
 )
 def test_an_address_that_cannot_be_used_is_not_printed(tmp_path: Path, url: str) -> None:
-    done = otel_rl("run", "--notify", url, "--", "true", cwd=tmp_path)
+    done = otel_rl_here("run", "--notify", url, "--", "true", cwd=tmp_path)
     assert done.status == 2
     assert "notify.url" in done.err
     assert "s3cr3t" not in done.err

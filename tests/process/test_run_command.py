@@ -264,7 +264,7 @@ def test_a_command_that_succeeds_is_a_run_that_has_succeeded(tmp_path: Path) -> 
 
 
 def test_a_command_that_is_not_there_is_127_and_leaves_nothing(tmp_path: Path) -> None:
-    done = otel_rl("run", "--", "no-such-command", cwd=tmp_path)
+    done = otel_rl_here("run", "--", "no-such-command", cwd=tmp_path)
     assert (done.status, done.err) == (127, "otel-rl: no-such-command: command not found\n")
     assert list(tmp_path.iterdir()) == []
 
@@ -294,7 +294,7 @@ def test_what_cannot_be_executed_leaves_nothing_and_is_told_with_what_to_write(
     (tmp_path / "here").touch(0o755)
     (tmp_path / "src").mkdir()
     before = {*tmp_path.iterdir()}
-    done = otel_rl("run", "--tracker", "jsonl", "--", name, "--lr", "1", cwd=tmp_path)
+    done = otel_rl_here("run", "--tracker", "jsonl", "--", name, "--lr", "1", cwd=tmp_path)
     assert (done.status, done.err) == (status, f"otel-rl: {told}\n")
     assert {*tmp_path.iterdir()} == before
 

@@ -118,7 +118,7 @@ def test_a_run_that_a_bridge_writes_is_not_deleted(held: Path) -> None:
     ],
 )
 def test_without_a_clear_name_or_a_yes_nothing_is_deleted(data: Path, name: str, told: str) -> None:
-    done = otel_rl("runs", data, "--delete", name, cwd=data.parent)
+    done = otel_rl_here("runs", data, "--delete", name, cwd=data.parent)
     assert done.status == 2
     assert told in done.err
     assert sorted(listed(data)) == ["grpo/a", "grpo/b"]
@@ -241,7 +241,7 @@ def test_a_run_of_otel_rl_run_goes_with_its_directory_which_git_never_sees(
         ["git", "status", "--porcelain"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert seen.stdout == "?? train.py\n"
-    done = otel_rl("runs", "--delete", "grpo/a", "--yes", cwd=tmp_path)
+    done = otel_rl_here("runs", "--delete", "grpo/a", "--yes", cwd=tmp_path)
     assert done.status == 0, done.err
     assert [path.name for path in (tmp_path / ".otel_rl").glob("[!.]*")] == [IDS[B]]
 
