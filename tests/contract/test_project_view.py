@@ -15,7 +15,7 @@ from otel_rl.records import ExperimentKey, KeySpec, Row
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from otel_rl.semconv.names import METRICS
-from tests.support.wandb_server import WandbServer
+from tests.support.wandb_server import WandbServer, without_a_login
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
 
@@ -70,11 +70,20 @@ def shown(server: WandbServer) -> dict[str, list[str]]:
     }
 
 
-def test_the_first_run_saves_it_with_all_its_keys_and_tables_on_top(
-    tmp_path: Path, server: WandbServer
-) -> None:
-    session(tmp_path, "one", [LOSS], [REWARD, ROLLOUTS, RANKED])
-    found = shown(server)
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> WandbServer:
+    """A server after the first run of a project."""
+    home = tmp_path_factory.mktemp("first")
+    with pytest.MonkeyPatch.context() as patch, WandbServer() as server:
+        without_a_login(patch, home)
+        for name, value in server.environment().items():
+            patch.setenv(name, value)
+        session(home, "one", [LOSS], [REWARD, ROLLOUTS, RANKED])
+    return server
+
+
+def test_the_first_run_saves_it_with_all_its_keys_and_tables_on_top(first: WandbServer) -> None:
+    found = shown(first)
     assert list(found) == ["Tables", "Learning"]
     assert set(found["Learning"]) == {"loss", REWARD.key}
     ranked, rollouts = found["Tables"]
@@ -82,11 +91,8 @@ def test_the_first_run_saves_it_with_all_its_keys_and_tables_on_top(
     assert "reward/rollouts/all" in rollouts
 
 
-def test_what_is_healthy_stands_beside_the_charts_of_what_is_learned(
-    tmp_path: Path, server: WandbServer
-) -> None:
-    session(tmp_path, "one", [LOSS], [REWARD])
-    (note,) = notes(server)
+def test_what_is_healthy_stands_beside_the_charts_of_what_is_learned(first: WandbServer) -> None:
+    note = next(note for note in notes(first) if "Reward mean" in note)
     assert f"**Reward mean, trainer**: {METRICS['rl.reward.mean'].healthy}" in note
 
 
@@ -98,7 +104,10 @@ def test_a_later_run_replaces_it_only_with_more(tmp_path: Path, server: WandbSer
     assert set(shown(server)["Learning"]) == {"loss", REWARD.key}
 
 
-@pytest.mark.parametrize("is_deleted", [False, True], ids=["changed", "deleted"])
+@pytest.mark.parametrize(
+    "is_deleted",
+    [pytest.param(False, id="changed"), pytest.param(True, id="deleted", marks=pytest.mark.slow)],
+)
 def test_what_a_person_has_made_of_it_stays(
     tmp_path: Path, server: WandbServer, is_deleted: bool
 ) -> None:

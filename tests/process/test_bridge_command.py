@@ -306,35 +306,44 @@ def test_one_setting_of_a_section_leaves_the_others_at_their_defaults() -> None:
     assert (listen.http, listen.grpc) == (("127.0.0.1", 4318), None)
 
 
-def test_listening_beyond_loopback_is_said_loudly(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*OTEL_RL, "bridge", "--http", "0.0.0.0:0", "--grpc", "127.0.0.1:0", "--tracker", "jsonl"],
-        cwd=tmp_path,
-        env=clean_environment(tmp_path),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    with process.stderr:
-        assert "WARNING" in process.stderr.readline()
-        process.terminate()
-        assert process.wait(120) == 0
+@pytest.fixture(scope="module")
+def beyond_loopback(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    directory = tmp_path_factory.mktemp("beyond")
+    return lines_of_a_bridge(directory, "--http", "0.0.0.0:0", "--grpc", "127.0.0.1:0")
 
 
-def test_a_bridge_without_grpc_names_only_its_address_for_http(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*OTEL_RL, "bridge", "--http", "127.0.0.1:0", "--grpc", "off", "--tracker", "jsonl"],
-        cwd=tmp_path,
-        env=clean_environment(tmp_path),
+@pytest.fixture(scope="module")
+def without_grpc(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    directory = tmp_path_factory.mktemp("without_grpc")
+    return lines_of_a_bridge(directory, "--http", "127.0.0.1:0", "--grpc", "off")
+
+
+def lines_of_a_bridge(directory: Path, *options: str) -> list[str]:
+    """What a bridge says that is stopped once it can be reached."""
+    with subprocess.Popen(
+        [*OTEL_RL, "bridge", *options, "--tracker", "jsonl"],
+        cwd=directory,
+        env=clean_environment(directory),
         stderr=subprocess.PIPE,
         text=True,
-    )
-    assert process.stderr is not None
-    with process.stderr:
-        told = process.stderr.readline()
-        process.terminate()
-        assert process.wait(120) == 0
-    assert re.fullmatch(r"otel-rl: OTLP/HTTP on 127\.0\.0\.1:\d+, data in \.otel_rl\n", told)
+    ) as process:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "OTLP/HTTP on" in line:
+                process.terminate()
+    assert process.returncode == 0, said
+    return said
+
+
+def test_listening_beyond_loopback_is_said_loudly(beyond_loopback: list[str]) -> None:
+    assert "WARNING" in beyond_loopback[0]
+
+
+def test_a_bridge_without_grpc_names_only_its_address_for_http(without_grpc: list[str]) -> None:
+    line = without_grpc[0]
+    assert re.fullmatch(r"otel-rl: OTLP/HTTP on 127\.0\.0\.1:\d+, data in \.otel_rl\n", line)
 
 
 def test_doctor_finds_what_is_wrong_and_says_what_to_do(tmp_path: Path) -> None:
@@ -365,22 +374,10 @@ def test_doctor_makes_nothing_in_a_directory_that_has_no_journal(tmp_path: Path)
     assert [path.name for path in (tmp_path / ".otel_rl").iterdir()] == ["run"]
 
 
-def test_a_bridge_with_the_page_tells_its_address(tmp_path: Path) -> None:
-    with bridge(tmp_path, "--tracker", "jsonl") as service:
-        assert service.process.stderr is not None
-        line = service.process.stderr.readline()
-    assert line == f"otel-rl: page with the runs: {service.url}/\n"
+def test_a_bridge_with_the_page_tells_its_address(without_grpc: list[str]) -> None:
+    (address,) = re.findall(r"OTLP/HTTP on ([\d.:]+)", without_grpc[0])
+    assert without_grpc[1] == f"otel-rl: page with the runs: http://{address}/\n"
 
 
-def test_a_bridge_whose_page_is_closed_tells_no_address_of_it(tmp_path: Path) -> None:
-    command = [*OTEL_RL, "bridge", "--http", "0.0.0.0:0", "--grpc", "127.0.0.1:0"]
-    command += ["--data", str(tmp_path / "data"), "--tracker", "jsonl"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=clean_environment(tmp_path), stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        before = next(line for line in process.stderr if "OTLP/HTTP on 0.0.0.0:" in line)
-        process.send_signal(signal.SIGTERM)
-        after = process.stderr.read()
-    assert process.returncode == 0, before + after
-    assert "page with the runs" not in after
+def test_a_bridge_whose_page_is_closed_tells_no_address_of_it(beyond_loopback: list[str]) -> None:
+    assert "page with the runs" not in "".join(beyond_loopback)

@@ -18,6 +18,7 @@ import asyncio
 import base64
 import gzip
 import json
+import os
 import re
 import socket
 import threading
@@ -27,8 +28,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any, Self
 
+import pytest
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
@@ -137,6 +140,14 @@ def _rows_in(request: Request, body: bytes) -> int:
         body = gzip.decompress(body)
     chunk = (json.loads(body).get("files") or {}).get(HISTORY)
     return 0 if chunk is None else len(chunk["content"])
+
+
+def without_a_login(patch: pytest.MonkeyPatch, home: Path) -> None:
+    """Make the environment that of a user without a login, whose home is another directory."""
+    for variable in [name for name in os.environ if name.startswith("WANDB_")]:
+        patch.delenv(variable)
+    patch.delenv("XDG_STATE_HOME", raising=False)
+    patch.setenv("HOME", str(home))
 
 
 class WandbServer:
