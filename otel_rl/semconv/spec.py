@@ -77,8 +77,6 @@ class Summary(StrEnum):
 
     Attributes:
         LAST: The last one.
-        LAST_STEP: The last one up to the end of the last training step. What comes after it shows
-            workers that end: empty queues.
         PEAK: The largest, without the last, which is 0 when a run has ended.
         MAX: The largest, where more is better.
         MIN: The smallest, where less is better.
@@ -86,7 +84,6 @@ class Summary(StrEnum):
     """
 
     LAST = "last"
-    LAST_STEP = "last_step"
     PEAK = "peak"
     MAX = "max"
     MIN = "min"
@@ -155,10 +152,7 @@ class MetricSpec:
         is_value = statistic == "value"
         if self.instrument is Instrument.HISTOGRAM:
             is_value = statistic == "mean"
-        if not is_value:
-            return Summary.LAST
-        is_level = self.instrument is Instrument.UP_DOWN_COUNTER
-        return self.summary or (Summary.LAST_STEP if is_level else Summary.LAST)
+        return (is_value and self.summary) or Summary.LAST
 
     def tier_of(self, statistic: str) -> Tier:
         """Return the tier of one of its values.

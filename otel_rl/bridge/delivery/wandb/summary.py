@@ -1,12 +1,11 @@
 """Summary of a W&B run: the run's values in the table of runs.
 
-W&B's own summary is the last value of each key. The last value of a queue in a run is 0, and the
-best reward is not the last. W&B's other summaries (``define_metric(summary="max")``) begin anew
-when a run is resumed, and one NaN stays in them for good. So the registry defines the summary of a
-metric, which is computed here and set explicitly after each batch of rows.
+W&B's own summary is the last value of each key, and the best reward is not the last. W&B's other
+summaries (``define_metric(summary="max")``) begin anew when a run is resumed, and one NaN stays in
+them for good. So the registry defines the summary of a metric, which is computed here and set
+explicitly after each batch of rows.
 
     max, min, mean    {"max": 0.9, "last": 0.7}, without NaN and infinities
-    last_step         the last value up to the end of the last training step
     peak              the largest value, alone
 
 W&B keeps a row beside the row that it replaces, and its charts show both. So extremes are those of
@@ -25,7 +24,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -43,8 +42,6 @@ from otel_rl.semconv.spec import Summary
 
 _NS_PER_HOUR: Final = 3_600_000_000_000
 
-_MAX_PENDING: Final = 64  # changes of a value since the last step; the oldest is then as settled
-
 _Place = tuple[int, int]
 """Attempt and step."""
 
@@ -59,25 +56,14 @@ class _Value:
         kind: Kind of the summary, a ``Summary``.
         best: Largest value, smallest value or sum.
         count: Number of values in ``best``.
-        settled: Summary up to the end of the last step.
-        pending: (time, value) of later changes, in order.
     """
 
     kind: str
     last: float | None = None
     best: float | None = None
     count: int = 0
-    settled: float | None = None
-    pending: list[tuple[int, float]] = field(default_factory=list)
 
-    def take(self, value: float, time_ns: int) -> None:
-        if self.kind == Summary.LAST_STEP:
-            if not self.pending or self.pending[-1][1] != value:
-                self.pending.append((time_ns, value))
-            if len(self.pending) > _MAX_PENDING:
-                _, oldest = self.pending.pop(0)
-                self.settled = None if self.settled is None else oldest
-            return
+    def take(self, value: float) -> None:
         self.last = value
         if not math.isfinite(value):
             return
@@ -89,28 +75,15 @@ class _Value:
         else:
             self.best = _EXTREMES[Summary(self.kind)](self.best, value)
 
-    def settle(self, time_ns: int) -> bool:
-        """Move values up to a time into ``settled``. Returns whether there were any."""
-        before = len(self.pending)
-        while self.pending and self.pending[0][0] <= time_ns:
-            self.settled = self.pending.pop(0)[1]
-        return len(self.pending) < before
-
     def shown(self) -> object:
         """Return the value for W&B; None if there is none yet."""
-        if self.kind == Summary.LAST_STEP:
-            if self.settled is None and self.pending:
-                return self.pending[-1][1]
-            return self.settled
         if self.best is None or self.kind == Summary.PEAK:
             return self.best
         best = self.best / self.count if self.kind == Summary.MEAN else self.best
         return {self.kind: best, "last": _as_shown(self.last)}
 
     def continue_from(self, shown: object) -> None:
-        if self.kind == Summary.LAST_STEP:
-            self.settled = _number(shown)
-        elif self.kind == Summary.PEAK:
+        if self.kind == Summary.PEAK:
             self.best = _number(shown)
             self.count = int(self.best is not None)
         elif self.kind != Summary.MEAN and isinstance(shown, Mapping):
@@ -138,8 +111,7 @@ class RunSummary:
         self._journal = journal
         self._at_server: Mapping[str, object] = {}
         self._values: dict[str, _Value] = {}
-        self._step_keys: set[str] = set()  # of what workers measure
-        self._all_step_keys: set[str] = set()
+        self._step_keys: set[str] = set()
         self._worker_keys: set[str] = set()
         # By key, axes included: (attempt, step) and value of the newest step.
         self._newest: dict[str, tuple[_Place, float]] = {}
@@ -164,9 +136,7 @@ class RunSummary:
         for spec in specs:
             metric = names.METRICS.get(spec.name)
             if spec.axis == "step" and spec.role:
-                self._all_step_keys.add(spec.key)
-                if not (metric and metric.derived):
-                    self._step_keys.add(spec.key)
+                self._step_keys.add(spec.key)
                 if spec.worker:
                     self._worker_keys.add(spec.key)
             if metric is None:
@@ -190,11 +160,7 @@ class RunSummary:
                 for key in keys:
                     self._take(key, row)
             self._note_newest(row)
-            if row.number < self._row:
-                continue
-            if not self._step_keys.isdisjoint(row.values):
-                self._settle(row.time_ns)
-            self._row = row.number + 1
+            self._row = max(self._row, row.number + 1)
         self._write()
 
     def changed(self) -> dict[str, object]:
@@ -209,17 +175,17 @@ class RunSummary:
         of, value, place = self._values[key], row.values[key], (row.attempt, row.step)
         last, known = of.last, self._newest.get(key)
         # Without a newest step, a key of steps was not in the row that this one replaces.
-        is_counted = key not in self._all_step_keys if known is None else place <= known[0]
+        is_counted = key not in self._step_keys if known is None else place <= known[0]
         if row.replaces and of.kind == Summary.MEAN and is_counted:
             of.last = value
         else:
-            of.take(value, row.time_ns)
+            of.take(value)
         if row.replaces and known is not None and place < known[0]:
             of.last = last
 
     def _note_newest(self, row: Row) -> None:
         place = row.attempt, row.step
-        of_row = {key: row.values[key] for key in row.values.keys() & self._all_step_keys}
+        of_row = {key: row.values[key] for key in row.values.keys() & self._step_keys}
         of_row |= {STEP: row.step, attempt_axis(row.attempt): row.step, ATTEMPT: row.attempt}
         if row.policy_version is not None:
             of_row[POLICY_VERSION] = row.policy_version
@@ -235,11 +201,6 @@ class RunSummary:
                  if key in {ATTEMPT, POLICY_VERSION} or key.partition("/")[0] == STEP}  # fmt: skip
         place = int(found.get(ATTEMPT) or 0), int(found.get(STEP) or 0)
         self._newest = {key: (place, int(of)) for key, of in found.items() if of is not None}
-
-    def _settle(self, time_ns: int) -> None:
-        for key, value in self._values.items():
-            if value.pending and value.settle(time_ns):
-                self._changed.add(key)
 
     def _read(self, row: int) -> bool:
         if self._file is None:

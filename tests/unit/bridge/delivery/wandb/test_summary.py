@@ -17,9 +17,7 @@ TOKENS = KeySpec(
     "trainer/tokens/rate", names.RL_TRAIN_TOKENS, "trainer", statistic="rate", axis="step"
 )
 ALIVE = KeySpec("service/trainer/alive", names.RL_SERVICE_ALIVE, "trainer")
-FAILURES = KeySpec("service/trainer/failures", names.RL_SERVICE_FAILURES, "trainer")
-DEPTH = KeySpec("generator/queue/depth", names.RL_GENERATOR_QUEUE_DEPTH, "generator")
-KEYS = [LOSS, REWARD, TOKENS, ALIVE, FAILURES, DEPTH]
+KEYS = [LOSS, REWARD, TOKENS, ALIVE]
 
 
 def rows(*lines: tuple[float, dict[str, float]], start: int = 0) -> list[Row]:
@@ -65,29 +63,9 @@ def test_throughput_is_a_mean_over_the_run(tmp_path: Path) -> None:
     assert shown(tmp_path, given) == {TOKENS.key: {"mean": 200.0, "last": 300.0}}
 
 
-def test_what_remains_of_a_run_that_ended_is_not_its_summary(tmp_path: Path) -> None:
-    """The row of the last step may come after those of the time in which its workers ended."""
-    given = rows(
-        (1, {ALIVE.key: 4.0, DEPTH.key: 7.0}),
-        (2, {LOSS.key: 0.5}),
-        (3, {DEPTH.key: 8.0}),
-        (3, {ALIVE.key: 0.0}),
-        (5, {DEPTH.key: 0.0}),
-        (4, {LOSS.key: 0.4}),
-        (6, {ALIVE.key: 0.0, FAILURES.key: 1.0}),
-    )
-    assert shown(tmp_path, given) == {ALIVE.key: 4.0, DEPTH.key: 8.0}
-
-
-def test_without_steps_a_level_is_the_last_one(tmp_path: Path) -> None:
-    given = rows(*((n, {DEPTH.key: float(n)}) for n in range(200)))
-    assert shown(tmp_path, given) == {DEPTH.key: 199.0}
-
-
-def test_steps_of_a_metric_of_ones_own_are_steps(tmp_path: Path) -> None:
-    own = KeySpec("trainer/mine", "mine", "trainer", axis="step")
-    given = rows((1, {DEPTH.key: 4.0}), (2, {"trainer/mine": 0.5}), (3, {DEPTH.key: 0.0}))
-    assert shown(tmp_path, given, keys=[own, DEPTH]) == {DEPTH.key: 4.0}
+def test_the_workers_of_a_run_that_ended_are_those_that_it_had(tmp_path: Path) -> None:
+    given = rows((1, {ALIVE.key: 3.0}), (2, {ALIVE.key: 4.0}), (3, {ALIVE.key: 0.0}))
+    assert shown(tmp_path, given) == {ALIVE.key: 4.0}
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
@@ -101,14 +79,6 @@ def test_rows_that_come_again_after_a_crash_count_once(tmp_path: Path, at: int) 
         TOKENS.key: {"mean": 11_111 / 5, "last": 10_000.0},
         REWARD.key: {"max": 0.0, "last": -4.0},
     }
-
-
-def test_what_was_open_at_a_crash_is_settled_after_it(tmp_path: Path) -> None:
-    before = rows((1, {DEPTH.key: 4.0}), (2, {LOSS.key: 0.5}), (3, {DEPTH.key: 2.0}))
-    opened(tmp_path).take(before)
-    resumed = opened(tmp_path, 3)
-    resumed.take(rows((4, {LOSS.key: 0.4}), (5, {DEPTH.key: 0.0}), start=3))
-    assert resumed.changed() == {DEPTH.key: 2.0}
 
 
 def test_the_best_is_continued_from_the_server_on_another_machine(tmp_path: Path) -> None:
