@@ -15,8 +15,8 @@ from typing import Final
 import orjson
 from starlette.routing import BaseRoute
 
+from otel_rl.bridge.child_process import ChildProcess, ProcessEnded
 from otel_rl.bridge.config import BridgeSettings, Readers
-from otel_rl.bridge.reading_process import ProcessEnded, ReadingProcess
 from otel_rl.bridge.receive.audit import Audit
 from otel_rl.bridge.receive.tokens import Grant
 from otel_rl.view.access import Access
@@ -42,7 +42,7 @@ class BridgePage:
         self._settings = settings
         self._count_failure: Callable[[], None] = lambda: None
         handed_over = {SETTINGS: orjson.dumps(_handed_over(settings)).decode()}
-        self._process = ReadingProcess("otel_rl.view.reader", environment=handed_over)
+        self._process = ChildProcess("otel_rl.view.reader", environment=handed_over)
         # One thread asks the process.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="otel-rl-view")
         self._waiting = 0

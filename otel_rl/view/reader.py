@@ -10,9 +10,9 @@ from typing import Final
 
 import orjson
 
+from otel_rl.bridge.child_process import answer_questions
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.garbage import skip_last_collections
-from otel_rl.bridge.reading_process import answer_questions
 from otel_rl.errors import OtelRLError
 from otel_rl.redaction import shown
 from otel_rl.view.pages import Pages

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.archive.file_writer import FileHead, tables_of
+from otel_rl.bridge.archive.file_writer import FileHead, table_of
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.log import Log
@@ -133,7 +133,7 @@ def archived(life: Life, key: ExperimentKey) -> dict[str, dict[float, int]]:
     file = store.begin_file(key, 1 << 30)
     assert file is not None
     bodies = [part.body for part in store.parts(key, file)]
-    (table,) = tables_of(FileHead("", "", ""), [body for body in bodies if body is not None])
+    table = table_of(FileHead("", "", ""), [body for body in bodies if body is not None])
     found: dict[str, dict[float, int]] = {}
     for metric, value in zip(table["metric"].to_pylist(), table["value"].to_pylist(), strict=True):
         if metric != "depth":

@@ -10,49 +10,43 @@ import contextlib
 import json
 import logging
 import math
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import Any, Final
 
+from otel_rl.bridge.child_process import ChildProcess, ProcessEnded
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters, Where
 from otel_rl.bridge.journal.archive_store import ArchiveStore, UnarchivedRun
-from otel_rl.bridge.private_files import UMASK
 from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
-# Arrow loads pandas and numpy where they are installed, and needs neither for Parquet files. pandas
-# would take as much CPU as all else that a process does for a small file, numpy a quarter.
-_MAIN: Final = """
-import sys
-sys.modules |= {"numpy": None, "pandas": None}
-from otel_rl.bridge.archive.file_writer import main
-sys.exit(main())
-"""
-
-FILE_WRITER: Final = ("-P", "-c", _MAIN)
-"""Arguments of Python for a process that writes files, see ``file_writer``."""
+MODULE: Final = "otel_rl.bridge.archive"
+"""Module of the process that writes files, see ``file_writer``."""
 
 _log = logging.getLogger(__name__)
+
+HEAD: Final = b"h"
+"""Begins a question of the child process: the ``FileHead`` of the next file, as JSON."""
+
+PART: Final = b"p"
+"""Begins the question with a part of the file."""
+
+WRITE: Final = b"w"
+"""Question after the last part. The answer is JSON: the number of values, or an error."""
 
 _LOOK_EVERY_S: Final = 1.0
 
 FILE_BYTES: Final = 16 << 20
 """Bytes of parts in a file: about half a million values, and twice as much memory of the child."""
 
-_FILES_AT_ONCE: Final = 100
-"""Files of each kind of one child process. Its answers must fit into a pipe."""
-
 _SETTLED_NS: Final = 30_000_000_000
 """Age of values after which it is known whether a new attempt has begun with them."""
 
 _TIMEOUT_S: Final = 300.0
-"""Time of one child process, on a machine that has other work."""
+"""Time of one file in the child process, on a machine that has other work."""
 
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 300.0
@@ -62,20 +56,6 @@ _LOG_EVERY_S: Final = 60.0
 
 class ArchiveUnwritable(Exception):
     """The child process could not write a file; its text is the reason."""
-
-
-class _File(NamedTuple):
-    """A file that the child process is asked to write."""
-
-    key: ExperimentKey
-    number: int
-
-
-class _Child(NamedTuple):
-    """A child process, with the messages that it prints."""
-
-    process: "subprocess.Popen[bytes]"
-    errors: IO[bytes]
 
 
 class Archiver:
@@ -107,7 +87,7 @@ class Archiver:
         self._pause_s = 0.0
         self._logged_s = -math.inf
         self._stopping = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = ChildProcess(MODULE)
         self._is_given_up = False
         self._thread = threading.Thread(target=self._run, name="otel-rl-archive", daemon=True)
 
@@ -136,9 +116,7 @@ class Archiver:
                 "them, or `otel-rl finish`."
             )
         self._is_given_up = True
-        process = self._process
-        if process is not None:
-            process.kill()
+        self._process.kill()
         self._thread.join()
 
     def write_all(self) -> int:
@@ -148,14 +126,15 @@ class Archiver:
             ArchiveUnwritable: A file cannot be written.
             JournalError: The journal is unreachable or full.
         """
-        files = self._begin(self._store.waiting())
-        if not files:
-            return 0
         written = 0
-        with self._child() as child:
-            while files and not self._is_given_up:
-                written += self._write(files, child)
-                files = self._begin(self._store.waiting())
+        try:
+            while not self._is_given_up:
+                values = self._write(self._store.waiting())
+                if values is None:
+                    break
+                written += values
+        finally:
+            self._process.end()
         return written
 
     def _run(self) -> None:
@@ -179,10 +158,10 @@ class Archiver:
         due = [run for run in self._store.waiting() if is_much or run.oldest_ns <= oldest_ns]
         if due:
             settled_ns = self._clock_ns() - min(_SETTLED_NS, self._every_ns // 2)
-            # A child process costs more than a look: none for values that are all too new.
-            if files := self._begin(due, settled_ns):
-                with self._child() as child:
-                    self._write(files, child)
+            try:
+                self._write(due, settled_ns)
+            finally:
+                self._process.end()
             self._pause_s = 0.0
             self._is_full = self._store.size() > self._max_waiting_bytes
 
@@ -220,42 +199,56 @@ class Archiver:
         self._logged_s = time.monotonic()
         return True
 
-    def _begin(
+    def _write(
         self, due: Sequence[UnarchivedRun], made_through_ns: int | None = None
-    ) -> Sequence[_File]:
-        """Decide the next file of each run, for as many runs as one process may write."""
-        through = () if made_through_ns is None else (made_through_ns,)
-        begin = self._store.begin_file
-        found = ((run.key, begin(run.key, FILE_BYTES, *through)) for run in due[:_FILES_AT_ONCE])
-        return [_File(key, number) for key, number in found if number is not None]
+    ) -> int | None:
+        """Write the next file of each run. The first file starts the child process.
 
-    def _write(self, files: Sequence[_File], child: _Child) -> int:
-        process = child.process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        damaged = 0
-        timer = threading.Timer(_TIMEOUT_S, process.kill)
-        timer.start()
-        try:
-            with contextlib.suppress(BrokenPipeError):  # its answers list what is written
-                for file in files:
-                    damaged += self._send(file, process.stdin)
-                process.stdin.flush()
-            lines = [line for _ in files if (line := process.stdout.readline())]
-        finally:
-            timer.cancel()
+        Returns:
+            The number of values; None if there is no file to write.
+
+        Raises:
+            ArchiveUnwritable: A file cannot be written; those of other runs are, if possible.
+        """
+        through = () if made_through_ns is None else (made_through_ns,)
+        written: int | None = None
         failure = ""
-        written = 0
-        for file, line in zip(files, lines, strict=False):
-            answer = json.loads(line)
+        for run in due:
+            number = self._store.begin_file(run.key, FILE_BYTES, *through)
+            if number is None:
+                continue
+            answer = self._write_file(run.key, number)
             if "error" in answer:
                 failure = failure or answer["error"]
                 continue
-            self._store.end_file(file.key, file.number)
+            self._store.end_file(run.key, number)
             self._counters.add(Counter.ARCHIVE_WRITTEN, answer["values"])
-            written += answer["values"]
-        if failure or len(lines) < len(files):
-            raise ArchiveUnwritable(failure or _reason(child))
+            written = (written or 0) + answer["values"]
+        if failure:
+            raise ArchiveUnwritable(failure)
+        return written
+
+    def _write_file(self, key: ExperimentKey, number: int) -> dict[str, Any]:
+        """Let the child process write a file, and return its answer."""
+        run = run_id(key.experiment, key.trial)
+        path = self._directory / run / f"{self._store.identity[:8]}-{number:012}.parquet"
+        head = {
+            "path": str(path.absolute()),
+            "experiment": _encodable(key.experiment),
+            "trial": _encodable(key.trial),
+            "attempts": [(one.number, one.since_ns) for one in self._store.attempts(key)],
+        }
+        damaged = 0
+        try:
+            self._process.answer(HEAD + json.dumps(head).encode(), _TIMEOUT_S)
+            for part in self._store.parts(key, number):
+                if part.body is None:
+                    damaged += part.samples
+                else:
+                    self._process.answer(PART + part.body, _TIMEOUT_S)
+            answer: dict[str, Any] = json.loads(self._process.answer(WRITE, _TIMEOUT_S))
+        except (ProcessEnded, OSError) as exc:  # or it took too long, or cannot be started
+            raise ArchiveUnwritable(str(exc)) from exc
         if damaged:
             self._counters.add(Counter.ARCHIVE_DROPPED, damaged, reason=ArchiveDrop.DAMAGED)
             _log.error(
@@ -263,71 +256,8 @@ class Archiver:
                 "Check the disk.",
                 damaged,
             )
-        return written
-
-    @contextlib.contextmanager
-    def _child(self) -> Iterator[_Child]:
-        """Start a child process that ``join`` may kill; it has ended after the context."""
-        with _child() as child:
-            self._process = child.process
-            try:
-                yield child
-            finally:
-                self._process = None
-
-    def _send(self, file: _File, stdin: IO[bytes]) -> int:
-        """Give a file to the child process. Returns the number of damaged values."""
-        run = run_id(file.key.experiment, file.key.trial)
-        path = self._directory / run / f"{self._store.identity[:8]}-{file.number:012}.parquet"
-        head = {
-            "path": str(path.absolute()),
-            "experiment": _encodable(file.key.experiment),
-            "trial": _encodable(file.key.trial),
-            "attempts": [(one.number, one.since_ns) for one in self._store.attempts(file.key)],
-        }
-        stdin.write(json.dumps(head).encode() + b"\n")
-        damaged = 0
-        for part in self._store.parts(file.key, file.number):
-            if part.body is None:
-                damaged += part.samples
-                continue
-            stdin.write(len(part.body).to_bytes(8, "big"))
-            stdin.write(part.body)
-        stdin.write(bytes(8))
-        return damaged
-
-
-@contextlib.contextmanager
-def _child() -> Iterator[_Child]:
-    """Start the child process; it has ended after the context."""
-    with (
-        tempfile.TemporaryFile() as errors,
-        subprocess.Popen(  # noqa: S603  # our own interpreter and module
-            [sys.executable, *FILE_WRITER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,  # a Ctrl-C is for the bridge
-            umask=UMASK,
-        ) as process,
-    ):
-        try:
-            yield _Child(process, errors)
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            if process.stdin is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    process.stdin.close()
+        return answer
 
 
 def _encodable(name: str) -> str:
     return name.encode(errors="replace").decode()
-
-
-def _reason(child: _Child) -> str:
-    child.errors.seek(0)
-    lines = child.errors.read().decode(errors="replace").strip().splitlines()
-    last = lines[-1] if lines else "no message"
-    return f"its process ended with {child.process.wait()} ({last})"

@@ -1,28 +1,27 @@
 """Writes files of the archive, in a child process of the bridge (``archiver.py``).
 
 The files get a process of their own, because Arrow takes a hundred megabytes, and the bridge's
-interpreter is busy with requests. Standard input has files one after another: a line of JSON
-(``FileHead``), then the parts, each after its length as eight bytes, then a length of 0. Standard
-output gets a line of JSON for each file, once the file is on the disk or cannot be. Nothing is
-written of input that breaks off.
+interpreter is busy with requests. The bridge hands over the head of a file and its parts, one by
+one, and then asks for the file. Nothing is written of a file that the bridge does not ask for.
 """
 
 import contextlib
 import json
 import os
-import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from otel_rl.bridge.archive.archiver import HEAD, PART
+from otel_rl.bridge.child_process import answer_questions
 from otel_rl.bridge.journal.state import decode
-from otel_rl.bridge.private_files import sync
+from otel_rl.bridge.private_files import UMASK, sync
 from otel_rl.bridge.rows.archived_points import (
     ArchivedDetail,
     ArchivedMetric,
@@ -30,11 +29,10 @@ from otel_rl.bridge.rows.archived_points import (
     ArchivedWorker,
 )
 
+_IDLE_S: Final = 300.0  # a bridge ends the process after each use
+
 _NONE: Final = -(1 << 63)
 _TEMPORALITIES: Final = (None, "cumulative", "delta", "step")
-
-_TABLE_ROWS: Final = 1 << 17
-"""Values that are made into a table at a time, which takes 140 bytes for each."""
 
 _WORD: Final = pa.dictionary(pa.int32(), pa.string())
 _BUCKET: Final = pa.struct(
@@ -111,7 +109,6 @@ class _Columns:
         self.starts_ns, self.times_ns, self.steps = array("q"), array("q"), array("q")
         self.values = array("d")
         self.details: dict[int, ArchivedDetail] = {}
-        self._runs: pa.RunEndEncodedArray | None = None  # of ``of_series``, when it is complete
 
     def add(self, part: ArchivedPart) -> None:
         base = len(self.values)
@@ -138,20 +135,6 @@ class _Columns:
         self.values.extend(part.values)
         self.details.update((base + one.place, one) for one in part.details)
 
-    def taken(self, places: pa.Array) -> "_Columns":
-        taken = _Columns()
-        taken.series = self.series
-        for name in ("of_series", "kinds", "starts_ns", "times_ns", "steps", "values"):
-            column = getattr(self, name)
-            kept = array(column.typecode)
-            kept.frombytes(memoryview(_array(column).take(places).buffers()[1]))
-            setattr(taken, name, kept)
-        if self.details:
-            for place, before in enumerate(places.to_pylist()):
-                if before in self.details:
-                    taken.details[place] = self.details[before]
-        return taken
-
     def constant(self, text: str) -> pa.Array:
         return pa.DictionaryArray.from_arrays(
             _array(array("i", bytes(4 * len(self.values)))), pa.array([text], pa.string())
@@ -162,14 +145,8 @@ class _Columns:
         return pa.DictionaryArray.from_arrays(self.spread(words.indices), words.dictionary)
 
     def spread(self, of_each: pa.Array) -> pa.Array:
-        """Return ``of_each``, which has an entry for each series, repeated for each value.
-
-        The values of a series are adjacent.
-        """
-        if self._runs is None:
-            self._runs = pc.run_end_encode(_array(self.of_series))
-        ends, series = self._runs.run_ends, self._runs.values
-        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, of_each.take(series)))
+        """Return ``of_each``, which has an entry for each series, for each value."""
+        return of_each.take(_array(self.of_series))
 
     def values_or_totals(self) -> pa.Array:
         """Return the values; for a distribution its total, null if the total is not known."""
@@ -189,8 +166,8 @@ class _Columns:
         )
 
 
-def tables_of(head: FileHead, parts: Iterable[bytes]) -> Iterator[pa.Table]:
-    """Yield the values of a file, sorted by series and time: at least one table.
+def table_of(head: FileHead, parts: Iterable[bytes]) -> pa.Table:
+    """Return the values of a file, sorted by series and time.
 
     Raises:
         StateRefused: A part is not a part of an archive.
@@ -198,10 +175,7 @@ def tables_of(head: FileHead, parts: Iterable[bytes]) -> Iterator[pa.Table]:
     columns = _Columns()
     for body in parts:
         columns.add(decode(body, ArchivedPart))
-    places = _by_series_and_time(columns)
-    yield _table(head, columns.taken(places[:_TABLE_ROWS]))
-    for first in range(_TABLE_ROWS, len(places), _TABLE_ROWS):
-        yield _table(head, columns.taken(places[first : first + _TABLE_ROWS]))
+    return _table(head, columns).take(_by_series_and_time(columns))
 
 
 def _table(head: FileHead, columns: _Columns) -> pa.Table:
@@ -241,20 +215,12 @@ def _by_series_and_time(columns: _Columns) -> pa.Array:
     ranks = array("i", bytes(4 * len(series)))
     for rank, place in enumerate(sorted(range(len(series)), key=lambda one: _order(series[one]))):
         ranks[place] = rank
-    keys = pa.table(
-        {
-            "rank": _array(ranks).take(_array(columns.of_series)),
-            "time": _known(columns.times_ns),
-        }
-    )
+    keys = pa.table({"rank": columns.spread(_array(ranks)), "time": _known(columns.times_ns)})
     return pc.sort_indices(keys, sort_keys=[("rank", "ascending"), ("time", "ascending")])
 
 
-def write_file(path: Path, tables: Iterable[pa.Table]) -> int:
+def write_file(path: Path, table: pa.Table) -> None:
     """Write a file so that it exists wholly or not at all, also after a power cut.
-
-    Returns:
-        The number of values.
 
     Raises:
         OSError: There is no room, or the directory cannot be used.
@@ -263,7 +229,13 @@ def write_file(path: Path, tables: Iterable[pa.Table]) -> int:
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with new.open("wb") as file:
-            rows = _write_tables(file, tables)
+            pq.write_table(
+                table,
+                file,
+                compression="zstd",
+                use_dictionary=_REPEATED,
+                column_encoding=_ENCODINGS,
+            )
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
@@ -273,66 +245,42 @@ def write_file(path: Path, tables: Iterable[pa.Table]) -> int:
         raise
     for directory in (path.parent, path.parent.parent):
         sync(directory)
-    return rows
 
 
-def _write_tables(file: BinaryIO, tables: Iterable[pa.Table]) -> int:
-    rows, writer = 0, None
-    try:
-        for table in tables:
-            writer = writer or pq.ParquetWriter(
-                file,
-                table.schema,
-                compression="zstd",
-                use_dictionary=_REPEATED,
-                column_encoding=_ENCODINGS,
-            )
-            writer.write_table(table)
-            rows += table.num_rows
-    finally:
-        if writer is not None:
-            writer.close()
-    return rows
+class FileWriter:
+    """Answers the questions of a bridge, see ``archiver``."""
 
+    def __init__(self) -> None:
+        self._head = FileHead("", "", "")
+        self._parts: deque[bytes] = deque()
 
-def main() -> int:
-    """Write the files from standard input. Returns the exit status: 1 if the input breaks off."""
-    stdin = sys.stdin.buffer
-    while line := stdin.readline():
-        if not line.endswith(b"\n"):
-            return 1
-        head = FileHead(**json.loads(line))
-        parts = deque(_parts(stdin))
+    def answer(self, question: bytes) -> bytes:
+        kind, body = question[:1], question[1:]
+        if kind == HEAD:
+            self._head = FileHead(**json.loads(body))
+            self._parts.clear()
+        elif kind == PART:
+            self._parts.append(body)
+        else:
+            return json.dumps(self._write()).encode()
+        return b""
+
+    def _write(self) -> dict[str, object]:
+        head, parts = self._head, self._parts
+        drained = (parts.popleft() for _ in range(len(parts)))
         try:
-            written = write_file(Path(head.path), tables_of(head, _drained(parts)))
+            table = table_of(head, drained)
+            write_file(Path(head.path), table)
         except Exception as exc:  # noqa: BLE001  # the bridge reports it; other files are written
             reason = exc.strerror if isinstance(exc, OSError) else None
-            _answer({"error": f"{head.path}: {reason or repr(exc)}"})
-        else:
-            _answer({"values": written})
-    return 0
+            return {"error": f"{head.path}: {reason or repr(exc)}"}
+        return {"values": table.num_rows}
 
 
-def _answer(what: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
-
-
-def _parts(stdin: BinaryIO) -> Iterator[bytes]:
-    while size := int.from_bytes(_exactly(stdin, 8), "big"):
-        yield _exactly(stdin, size)
-
-
-def _drained(parts: deque[bytes]) -> Iterator[bytes]:
-    while parts:
-        yield parts.popleft()
-
-
-def _exactly(stdin: BinaryIO, size: int) -> bytes:
-    body = stdin.read(size)
-    if len(body) < size:
-        raise EOFError("the input breaks off")
-    return body
+def main(channel: int) -> None:
+    """Answer the questions on a socket, until the bridge closes its end."""
+    os.umask(UMASK)
+    answer_questions(channel, FileWriter().answer, idle_s=_IDLE_S)
 
 
 def _array(column: "array[int] | array[float]") -> pa.Array:

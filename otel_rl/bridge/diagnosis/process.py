@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple
 
+from otel_rl.bridge.child_process import ChildProcess, ProcessEnded
 from otel_rl.bridge.journal.places import JournalPlace
-from otel_rl.bridge.reading_process import ProcessEnded, ReadingProcess
 from otel_rl.errors import JournalUnavailable
 from otel_rl.records import ExperimentKey
 
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     is_whole: bool
 
 
-class DiagnosisProcess(ReadingProcess):
+class DiagnosisProcess(ChildProcess):
     """Starts the process at the first question. One thread asks; any may call ``interrupt``.
 
     Args:

@@ -2,11 +2,13 @@
 
 import json
 import math
+import socket
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +21,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.bridge.archive import archiver
-from otel_rl.bridge.archive.archiver import FILE_WRITER, Archiver, ArchiveUnwritable
+from otel_rl.bridge.archive.archiver import HEAD, MODULE, WRITE, Archiver, ArchiveUnwritable
 from otel_rl.bridge.archive.file_writer import FileHead
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters
 from otel_rl.bridge.journal.archive_store import ArchiveStore
@@ -372,13 +374,18 @@ def _started(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def test_what_writes_a_file_loads_neither_pandas_nor_numpy(tmp_path: Path) -> None:
     head = json.dumps(FileHead(str(tmp_path / "run" / "file"), "grpo", "first")._asdict())
-    writer = subprocess.run(
-        [sys.executable, "-X", "importtime", *FILE_WRITER],
-        input=head.encode() + b"\n" + bytes(8),
-        capture_output=True,
-        check=True,
+    ours, theirs = socket.socketpair()
+    writer = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-P", "-m", MODULE, str(theirs.fileno())],
+        pass_fds=[theirs.fileno()],
+        stderr=subprocess.PIPE,
     )
-    assert json.loads(writer.stdout) == {"values": 0}
-    assert b"pyarrow.compute" in writer.stderr
-    assert b"pandas.core" not in writer.stderr
-    assert b"numpy.core" not in writer.stderr.replace(b"_core", b"core")
+    with theirs, Connection(ours.detach()) as channel:
+        for question in (HEAD + head.encode(), WRITE):
+            channel.send_bytes(question)
+            answer = channel.recv_bytes()
+    _, imported = writer.communicate()
+    assert json.loads(answer) == {"values": 0}
+    assert b"pyarrow.compute" in imported
+    assert b"pandas.core" not in imported
+    assert b"numpy.core" not in imported.replace(b"_core", b"core")

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import psutil
 import pytest
 
+from otel_rl.bridge.child_process import ProcessEnded
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.diagnosis import scheduler
 from otel_rl.bridge.diagnosis.process import (
@@ -24,7 +25,6 @@ from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.reading_process import ProcessEnded
 from otel_rl.bridge.rows.messages import Finding, NewFindings
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.tracker_keys import alert_text

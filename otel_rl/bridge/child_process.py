@@ -1,7 +1,7 @@
-"""A process that reads journals for a bridge, which has then no less time and memory for requests.
+"""A process that works for a bridge, which has then no less time and memory for requests.
 
-It answers questions on a socket, one at a time, and has a low priority. It ends after some minutes
-without one, and when the bridge does: the bridge's end of the socket is then closed.
+The process answers questions on a socket, one at a time, and has a low priority. It ends after some
+minutes without a question, and when the bridge does: the bridge's end of the socket is then closed.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ class ProcessEnded(RuntimeError):
     """The process has ended before it answered."""
 
 
-class ReadingProcess:
+class ChildProcess:
     """Starts the process with the first question, and again once it has ended. One thread asks.
 
     Args:
@@ -122,7 +122,7 @@ def answer_questions(channel: int, answer: Callable[[bytes], bytes], *, idle_s: 
 
 
 def _environment(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment of a process that only reads the journal: no API key, no token."""
+    """Return the environment of a process that needs no API key and no token."""
     return {
         name: value
         for name, value in environ.items()
