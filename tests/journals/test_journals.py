@@ -189,19 +189,6 @@ def test_a_journal_of_a_later_format_is_refused_and_left_as_it_is(tmp_path: Path
     assert (tmp_path / JOURNAL_FILE).read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "of_then", ["DROP COLUMN format", "RENAME COLUMN since_ns TO made_ns"], ids=["first", "last"]
-)
-def test_a_journal_of_a_build_before_the_first_release_is_refused(
-    tmp_path: Path, of_then: str
-) -> None:
-    before = changed(tmp_path, f"ALTER TABLE meta {of_then}")
-    with pytest.raises(ConfigError, match="before its first release") as refused:
-        SqliteJournal(tmp_path)
-    assert "Let that build finish its runs" in str(refused.value)
-    assert (tmp_path / JOURNAL_FILE).read_bytes() == before
-
-
 def test_a_journal_names_the_version_that_wrote_it_last(tmp_path: Path) -> None:
     changed(tmp_path, "UPDATE meta SET version = '0.0.1'")
     SqliteJournal(tmp_path).close()

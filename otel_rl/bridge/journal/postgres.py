@@ -400,22 +400,13 @@ def _prepare(connection: Connection) -> str:
             hint="Make one with ENCODING 'UTF8' TEMPLATE template0.",
         )
     connection.execute("SELECT pg_advisory_xact_lock(?)", (_SCHEMA_LOCK,))
-    if not _columns_of_meta(connection):
+    (meta,) = connection.execute("SELECT to_regclass('meta')").fetchone()
+    if meta is None:
         for statement in (*_DIALECT.statements(), *_MORE_TABLES.split(";")):
             connection.execute(statement)
     return identity_of(
-        connection,
-        _columns_of_meta(connection),
-        place="journal.url: the database",
-        another="another database or schema",
+        connection, place="journal.url: the database", another="another database or schema"
     )
-
-
-def _columns_of_meta(connection: Connection) -> set[str]:
-    found = connection.execute(
-        "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('meta') AND attnum > 0"
-    )
-    return {name for (name,) in found}
 
 
 def _size(connection: Connection) -> int:

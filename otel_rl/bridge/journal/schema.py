@@ -3,7 +3,7 @@
 import re
 import secrets
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -17,6 +17,8 @@ APPLICATION = "otel-rl"
 FORMAT = 1
 """Of the tables, and of what is encoded in them. Each release with another one reads this one."""
 
+# `meta` has the version of otel_rl that wrote the journal last, and the time when it was made.
+#
 # `runs` is small, and written with the rows by the one who owns the run. `waiting` is written with
 # every batch, by anybody: so it is a table of its own, and its numbers are in shards, lest those
 # who write at the same moment wait for each other. The states are large.
@@ -231,31 +233,17 @@ class Dialect:
         ]
 
 
-META_COLUMNS = frozenset({"format", "version", "identity", "since_ns"})
-"""Columns of the table ``meta``: its format, the version of otel_rl that wrote it last, its
-identity, and when it was made."""
-
-
-def identity_of(
-    connection: Connection, columns: Container[str], *, place: str, another: str
-) -> str:
+def identity_of(connection: Connection, *, place: str, another: str) -> str:
     """Return the identity of a journal, which this version writes from now on.
 
     Args:
         connection: Connection to the journal, within a transaction.
-        columns: Columns of the journal's table ``meta``.
         place: Setting and value that name the journal, for the message.
         another: What to start with instead, for the hint.
 
     Raises:
         ConfigError: Another version wrote the journal in a format that this version does not read.
     """
-    if not all(column in columns for column in META_COLUMNS):
-        raise ConfigError(
-            f"{place} is of a build of otel_rl before its first release, which this version does "
-            "not read.",
-            hint=f"Let that build finish its runs, then start with {another}.",
-        )
     found, version, identity = connection.execute(
         "SELECT format, version, identity FROM meta"
     ).fetchone()

@@ -389,19 +389,11 @@ def _prepared(connection: sqlite3.Connection, path: Path, max_bytes: int) -> str
     # Deletes still work in a database that is full by page count, unlike on a full disk.
     max_pages = max(2 * max_bytes // PAGE_BYTES, _MIN_PAGES)
     connection.execute(f"PRAGMA max_page_count={max_pages}")
-    if not _columns_of_meta(connection):
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
         connection.executescript(";".join(["BEGIN", *_DIALECT.statements(), "COMMIT"]))
     return identity_of(
-        connection,
-        _columns_of_meta(connection),
-        place=f"data: {str(path)!r}",
-        another="another directory (--data)",
+        connection, place=f"data: {str(path)!r}", another="another directory (--data)"
     )
-
-
-def _columns_of_meta(connection: sqlite3.Connection) -> set[str]:
-    found = connection.execute("SELECT name FROM pragma_table_info('meta')")
-    return {name for (name,) in found}
 
 
 def _is_full(exc: Exception, directory: Path) -> bool:

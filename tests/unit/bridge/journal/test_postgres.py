@@ -117,12 +117,6 @@ def test_tables_of_another_version_are_refused(store: Store) -> None:
         store.open()
 
 
-def test_tables_of_a_build_before_the_first_release_are_refused(store: Store) -> None:
-    store.open().write(lambda c: c.execute("ALTER TABLE meta DROP COLUMN format"))
-    with pytest.raises(ConfigError, match="before its first release"):
-        store.open()
-
-
 def test_a_transaction_that_loses_a_deadlock_is_run_again(store: Store) -> None:
     journal = store.open()
     keys = [ExperimentKey("a"), ExperimentKey("b")]
