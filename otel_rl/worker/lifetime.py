@@ -77,7 +77,7 @@ class Providers:
         self.host = HostRecorder(meter, GUARD)
         self.events = EventQueue(resource, GUARD)
         self.console = Console(GUARD)
-        self.spans = CountedSpans(resource, settings.span_capacity, settings.span_interval_s)
+        self.spans = CountedSpans(resource, settings.span_capacity)
         self.sampler = StepSampler(_run_of(resource))
         sampler = None if settings.trace_steps is None else self.sampler
         self.tracer = made_tracer_provider(resource, self.spans, sampler)
@@ -176,7 +176,7 @@ class Session:
         self.providers = providers
         self._has_reported = self._has_started = False
         self.own_run: str | None = None
-        self._ends_silently = self._is_ending = self._is_followed = False
+        self._ends_silently = self._is_ending = False
         self._started_s = monotonic()
         self.exit_report = ExitReport(
             providers.events,
@@ -215,14 +215,11 @@ class Session:
         crowded = int(buffer.capacity * _CROWDED)
         return Source(
             self._collect,
-            abandon=lambda: (
-                (0, 0)
-                if self._is_followed
-                else (buffer.abandon() + events.abandon(), spans.abandon())
-            ),
+            abandon=lambda: (buffer.abandon() + events.abandon(), spans.abandon()),
             is_crowded=lambda: (
                 len(buffer.entries) >= (1 if self._sends_at_once else crowded)
                 or events.is_crowded
+                or spans.is_crowded
                 or (self._may_be_killed and events.are_waiting)
             ),
             close=self._close,
@@ -279,10 +276,6 @@ class Session:
         self.identity = self.identity.without_place()
         self.is_guess = True  # the child may call init with its own identity
         self._has_reported = self._has_started = False
-        was_followed = self._is_followed
-        if was_followed:  # the parent is between two trials
-            self._is_ending = self._is_followed = False
-            self.providers.meter.reader = self
         self.exit_report.failure = None
         self._provenance.forget()
         self._hangs.forget()
@@ -290,7 +283,7 @@ class Session:
         self.providers.gpus.forget()
         self.providers.gc_time.forget()
         self.providers.restart(resource_of(self.identity), keep_buffer=False)
-        self._sender.restart_after_fork(is_ending=not was_followed)
+        self._sender.restart_after_fork()
 
     def flush(self, timeout_s: float) -> bool:
         return self._sender.flush(timeout_s)
@@ -303,10 +296,9 @@ class Session:
         Args:
             timeout_s: Maximum blocking time in seconds; None is that of the end of a process.
             announces_end: Whether the worker ends; False if it goes on under another name.
-            is_followed: Whether data that is recorded from now on belongs to another session.
+            is_followed: Whether another session follows, so that nobody waits for a bridge to end.
         """
         self._ends_silently = not announces_end
-        self._is_followed = is_followed
         bridge_s = self.settings.exit_timeout_s
         if timeout_s is None:
             is_delivered = self.shutdown_at_exit()
@@ -358,12 +350,11 @@ class Session:
     def _collect(self) -> list[Request]:
         if self.settings.traces.enabled:
             with GUARD:
-                self.providers.spans.collect()
+                for request in self.providers.spans.collect():
+                    self._sender.put(request)
         with GUARD:
             self.providers.gpus.look()
         measured: list[Request] = []
-        if self._is_followed:
-            self.providers.meter.leave()
         if self.settings.metrics.enabled:
             measured = self.providers.meter.collect(with_heartbeat=True)
         else:

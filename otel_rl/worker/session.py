@@ -38,7 +38,7 @@ from otel_rl.worker.launch import (
     process_name,
     take_back,
 )
-from otel_rl.worker.lifetime import UNREACHED_EXIT_TIMEOUT_S, Providers, Session, resource_of
+from otel_rl.worker.lifetime import Providers, Session, resource_of
 from otel_rl.worker.phases.flows import count_open
 from otel_rl.worker.settings import (
     DATA,
@@ -86,9 +86,6 @@ _exit_wait_s: float | None = None
 
 _before: dict[str, str | None] = {}
 """What the environment had before the names of the run, for children."""
-
-_waited_in_vain = False
-"""True if the endpoint did not take all of the trial before."""
 
 
 def init(
@@ -237,20 +234,17 @@ def change_trial(
 ) -> None:
     """Deliver what was recorded so far, and go on as the same worker in another trial.
 
-    Never raises. Without a trial, reporting stops until something is recorded again.
+    Never raises. Without a trial, reporting stops until something is recorded again. What other
+    threads record between the last export of the one trial and the first of the other is lost and
+    counted, as at the end of a process.
     """
-    global _session, _waited_in_vain  # one session per process
+    global _session  # one session per process
     with GUARD:
         session = _session
         if session is None or trial == session.identity.trial:
             return
         session.exit_report.note(failure)
-        # Without the lock, and still the session: what other threads and callbacks of instruments
-        # record meanwhile must not wait, and is of what follows.
-        timeout_s = session.settings.exit_timeout_s
-        if _waited_in_vain:  # a sweep may have thousands of short trials
-            timeout_s = min(timeout_s, UNREACHED_EXIT_TIMEOUT_S)
-        _waited_in_vain = not session.shutdown(timeout_s, is_followed=True)
+        session.shutdown(session.settings.exit_timeout_s, is_followed=True)
     with GUARD, _lock:
         if session is None or _session is not session:
             return  # the program has ended it

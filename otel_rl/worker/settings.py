@@ -315,12 +315,9 @@ class Settings:
         argument="export_interval_s",
         run="1000",
     )
-    """Milliseconds between two exports of metrics; the argument is in seconds."""
-    # As often as metrics: a killed process loses no more spans than measurements.
-    span_interval_s: float = setting("OTEL_BSP_SCHEDULE_DELAY", _MILLISECONDS, "1000")
-    """Milliseconds between two exports of spans."""
+    """Milliseconds between two exports of metrics, events and spans; the argument is in seconds."""
     span_capacity: int = setting("OTEL_BSP_MAX_QUEUE_SIZE", _SPANS, "16384")
-    """Number of spans that may wait for an export, about 30 MB; each 512 are packed at once."""
+    """Number of spans that may wait for an export, about 50 MB."""
     disabled: bool = setting("OTEL_SDK_DISABLED", TRUE, "false")
     """`true` records and sends nothing."""
     trace_steps: float | None = setting(

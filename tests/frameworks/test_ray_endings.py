@@ -141,7 +141,6 @@ def test_what_a_call_has_recorded_is_sent_when_it_returns_however_the_actor_ends
             OTEL_RL_EXPERIMENT="e",
             OTEL_EXPORTER_OTLP_ENDPOINT=sink.url,
             OTEL_METRIC_EXPORT_INTERVAL="600000",  # nothing is sent because it is time
-            OTEL_BSP_SCHEDULE_DELAY="600000",
         )
         with subprocess.Popen(
             [frameworks.python, frameworks.script(BY_CALLS)],

@@ -271,11 +271,12 @@ class Sender:
     """Runs one daemon thread. Other threads may ``put``, ``flush`` and ``shutdown``.
 
     A request is sent again unchanged until its endpoint has answered, because the answer may have
-    Callbacks that provide the requests.
+    been lost.
 
     Args:
-        source: Called at once, and again after a fork. No library is loaded later: an import at the
-            end of a process that Ctrl-C has ended would change its exit status.
+        source: Callbacks that provide the requests.
+        open_transports: Called at once, and again after a fork. No library is loaded later: an
+            import at the end of a process that Ctrl-C has ended would change its exit status.
         interval_s: Seconds between two collections.
         guard: Counts lost measurements and events.
         spans_guard: Counts lost spans.
@@ -327,16 +328,14 @@ class Sender:
     def start(self) -> None:
         self._thread.start()
 
-    def restart_after_fork(self, *, is_ending: bool = True) -> None:
+    def restart_after_fork(self) -> None:
         """Start the child's own thread with an empty store: the parent sends the rest.
 
-        Args:
-            is_ending: Whether the child ends when its parent's sender is ending; False if it goes
-                on.
+        A child of a worker that is ending has no thread, and ends, too.
         """
         # The transports are kept alive: closing them would write to the parent's connections.
         self._abandoned += self._store.transports.values()
-        was_stopping = is_ending and self._stop is not None
+        was_stopping = self._stop is not None
         self._reset()
         if not was_stopping:
             self.start()

@@ -128,8 +128,6 @@ class BufferedMeterProvider(MeterProvider):
         # of instruments of one name, such as the ``http.client.duration`` of two HTTP clients.
         self._lock = Lock()
         self._sdk: dict[str, tuple[SdkMeterProvider, InMemoryMetricReader]] = {}
-        # Of the SDK before, from ``leave`` to ``restart``.
-        self._left: Sequence[InMemoryMetricReader] | None = None
 
     @property
     def resource(self) -> Resource:
@@ -223,22 +221,8 @@ class BufferedMeterProvider(MeterProvider):
         return packer.requests()
 
     def _sdk_readers(self) -> Sequence[InMemoryMetricReader]:
-        if self._left is not None:
-            return self._left
         with self._lock:
             return [reader for _, reader in self._sdk.values()]
-
-    def leave(self) -> None:
-        """Count new data for what follows ``restart``; ``collect`` still reads earlier data.
-
-        Idempotent.
-        """
-        if self._left is None:
-            readers = self._sdk_readers()
-            with self._lock:
-                self._sdk = {}
-            self._left = readers
-            self._rebind()
 
     def heartbeat(self) -> Request:
         """Return a request that renews the lease; its watermark is the last ``collect``.
@@ -264,8 +248,8 @@ class BufferedMeterProvider(MeterProvider):
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
         """Start over with another resource; instruments in user code stay valid.
 
-        Sums and histograms start from zero, or from where ``leave`` left them. In a forked child
-        the buffer is emptied, because the parent sends its content.
+        Sums and histograms start from zero. In a forked child the buffer is emptied, because the
+        parent sends its content.
         """
         if not keep_buffer:
             self.buffer.forget()
@@ -273,14 +257,7 @@ class BufferedMeterProvider(MeterProvider):
             self._begin()
         for drops in tuple(self._drops):
             drops.begin_anew()
-        if keep_buffer and self._left is not None:
-            self._left = None
-            self._resource, self._resource_bytes = resource, encode_resource(resource)
-        else:
-            self._bind(resource)
-            self._rebind()
-
-    def _rebind(self) -> None:
+        self._bind(resource)
         for meter in tuple(self._meters.values()):
             meter.rebind()
 

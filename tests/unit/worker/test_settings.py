@@ -168,9 +168,8 @@ def test_a_scheme_says_more_than_a_variable() -> None:
 
 def test_spans_are_sent_as_often_and_wait_in_as_many_as_the_variables_of_the_sdk_say() -> None:
     found = read_settings({})
-    assert (found.span_interval_s, found.span_capacity) == (1.0, 16384)
-    found = read_settings({"OTEL_BSP_SCHEDULE_DELAY": "250", "OTEL_BSP_MAX_QUEUE_SIZE": "10"})
-    assert (found.span_interval_s, found.span_capacity) == (0.25, 10)
+    assert found.span_capacity == 16384
+    assert read_settings({"OTEL_BSP_MAX_QUEUE_SIZE": "10"}).span_capacity == 10
 
 
 def test_headers_are_not_shown_in_logs() -> None:
@@ -187,7 +186,6 @@ def test_headers_are_not_shown_in_logs() -> None:
         ({"OTEL_RL_EXIT_TIMEOUT": "0"}, {}, "OTEL_RL_EXIT_TIMEOUT"),
         ({"OTEL_EXPORTER_OTLP_COMPRESSION": "zip"}, {}, "OTEL_EXPORTER_OTLP_COMPRESSION"),
         ({"OTEL_METRIC_EXPORT_INTERVAL": "-1"}, {}, "OTEL_METRIC_EXPORT_INTERVAL"),
-        ({"OTEL_BSP_SCHEDULE_DELAY": "0"}, {}, "OTEL_BSP_SCHEDULE_DELAY"),
         ({"OTEL_BSP_MAX_QUEUE_SIZE": "0"}, {}, "OTEL_BSP_MAX_QUEUE_SIZE"),
         ({"OTEL_BSP_MAX_QUEUE_SIZE": "many"}, {}, "OTEL_BSP_MAX_QUEUE_SIZE"),
         ({"OTEL_RL_TRACE_STEPS": "10%"}, {}, "OTEL_RL_TRACE_STEPS"),
@@ -206,11 +204,6 @@ def test_a_bad_setting_is_named_with_the_way_out(
     with pytest.raises(ConfigError, match=message) as caught:
         read_settings(environ, **arguments)  # type: ignore[arg-type]  # bad types are the point
     assert caught.value.hint
-
-
-def test_a_process_that_is_killed_loses_no_more_spans_than_measurements() -> None:
-    settings = read_settings({})
-    assert settings.span_interval_s == settings.interval_s == 1.0
 
 
 @pytest.mark.parametrize(

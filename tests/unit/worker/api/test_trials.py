@@ -1,20 +1,13 @@
 """Several trials in a process, as a receiver reads them."""
 
 import os
-import socket
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
-from opentelemetry import metrics
-from opentelemetry.metrics import CallbackOptions, Observation
 
 import otel_rl
 from otel_rl.integrations.adapter import (
     WorkerNames,
-    begin_trial,
-    end_trial,
     is_instrumented,
     start,
     trial,
@@ -22,9 +15,7 @@ from otel_rl.integrations.adapter import (
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.session import GUARD
-from tests.support.forks import forked
-from tests.support.leftovers import own_instruments
-from tests.support.otlp_sink import OK, Answer, Sink
+from tests.support.otlp_sink import Sink
 
 
 @pytest.fixture
@@ -222,85 +213,6 @@ def test_a_trial_that_raises_has_failed(environment: Sink) -> None:
     assert end.resource["rl.trial.name"] == "monday-lr_0"
     assert end.attributes["rl.worker.status"] == "failed"
     assert end.attributes["error.type"] == "ValueError"
-
-
-def test_what_a_callback_records_while_a_trial_ends_waits_for_nothing_and_is_of_what_follows(
-    environment: Sink,
-) -> None:
-    def observe(_options: CallbackOptions) -> list[Observation]:
-        log(-1)  # in the exporter thread
-        return []
-
-    otel_rl.init(role="trainer")
-    with own_instruments():
-        metrics.get_meter("trials").create_observable_gauge("trials.observed", [observe])
-        begun_s = time.monotonic()
-        with trial("lr_0"):
-            log(1)
-        assert time.monotonic() - begun_s < 50  # each change waited for OTEL_RL_EXIT_TIMEOUT
-    log(2)
-    assert trials(environment) == [
-        ("monday-lr_0", "trainer", -1),
-        ("monday-lr_0", "trainer", 1),
-        ("monday", "trainer", -1),
-        ("monday", "trainer", 2),
-    ]
-    assert not GUARD.drops.counts()
-
-
-@pytest.mark.process
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
-def test_a_child_of_a_fork_between_two_trials_reports_and_begins_its_own(
-    environment: Sink,
-) -> None:
-    asked, goes_on = threading.Event(), threading.Event()
-
-    def hanging(number: int) -> Answer:
-        if number == 0:
-            asked.set()
-            goes_on.wait(60)
-        return OK
-
-    def child() -> None:
-        log(2)
-        assert otel_rl.flush(timeout_s=60)
-        with trial("lr_1"):
-            log(3)
-
-    environment.answer = hanging
-    otel_rl.init(role="trainer")
-    log(1)
-    beginning = threading.Thread(target=begin_trial, args=("lr_0",))
-    beginning.start()
-    assert asked.wait(60)
-    try:
-        assert forked(child) == 0
-    finally:
-        goes_on.set()
-        beginning.join()
-        end_trial()
-    found = trials(environment)
-    assert ("monday", "trainer", 2) in found
-    assert ("monday-lr_1", "trainer", 3) in found
-
-
-def test_trials_wait_once_for_an_endpoint_that_does_not_answer(
-    environment: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "_waited_in_vain", False)
-    monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "4")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
-        waits = []
-        for number in range(2):
-            begin_trial(f"lr_{number}")
-            log(number)
-            begun_s = time.monotonic()
-            end_trial()
-            waits.append(time.monotonic() - begun_s)
-    assert waits[0] >= 4
-    assert waits[1] < waits[0]
 
 
 def test_a_worker_that_the_program_has_ended_stays_ended(environment: Sink) -> None:

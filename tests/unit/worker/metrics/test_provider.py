@@ -314,23 +314,6 @@ def test_after_a_restart_instruments_report_for_the_new_resource_from_zero(
     assert found["o"].gauge.data_points[0].as_int == 5
 
 
-def test_what_is_counted_while_a_worker_changes_its_run_is_of_the_next_one(
-    provider: BufferedMeterProvider,
-) -> None:
-    counter = provider.get_meter("m").create_counter("tokens")
-    histogram = provider.get_meter("m").create_histogram("seconds")
-    counter.add(1)
-    provider.leave()
-    counter.add(2)
-    histogram.record(1.5)
-    for _ in range(2):
-        assert sdk_metrics(provider)["tokens"].sum.data_points[0].as_int == 1
-    provider.restart(Resource({"run": "next"}), keep_buffer=True)
-    found = sdk_metrics(provider)
-    assert found["tokens"].sum.data_points[0].as_int == 2
-    assert found["seconds"].exponential_histogram.data_points[0].count == 1
-
-
 def test_a_generator_callback_goes_on_after_a_restart(provider: BufferedMeterProvider) -> None:
     def counting() -> Generator[Iterable[Observation], CallbackOptions, None]:
         yield []

@@ -22,19 +22,16 @@ class Taken:
     """Requests with spans that have ended."""
 
     def __init__(self) -> None:
-        self.spans = CountedSpans(RESOURCE, 1000, 3600.0)
+        self.spans = CountedSpans(RESOURCE, 1000)
         self.spans.open(self)
         self._requests: list[Request] = []
-
-    def put(self, request: Request) -> None:
-        self._requests.append(request)
 
     def flush_spans(self, timeout_s: float) -> bool:
         del timeout_s
         return True
 
     def collect(self) -> list[Request]:
-        self.spans.collect()
+        self._requests += self.spans.collect()
         return self._requests
 
 

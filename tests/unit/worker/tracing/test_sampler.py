@@ -156,6 +156,6 @@ def test_opentelemetrys_own_sampler_decides_where_it_is_named_alone(
     assert read_settings({**environ, "OTEL_RL_TRACE_STEPS": "0.5"}).trace_steps == 0.5
     assert read_settings({}).trace_steps == 1.0
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
-    spans = CountedSpans(Resource({}), 1, 1.0)
+    spans = CountedSpans(Resource({}), 1)
     tracer = made_tracer_provider(Resource({}), spans, None).get_tracer("x")
     assert not tracer.start_span("x").is_recording()
