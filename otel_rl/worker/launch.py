@@ -46,10 +46,6 @@ _RAY_TASK: Final = "process"
 _DIGEST_LENGTH: Final = 8
 """Of a long name, whose beginning may be what tells it from another one."""
 
-_PARENT: Final = 1
-_STARTED: Final = 19
-"""Fields of ``/proc/PID/stat``, counted from the state."""
-
 _MAX_ID: Final = 96
 
 ON_SEVERAL_HOSTS: Final = (
@@ -72,48 +68,37 @@ class Launch:
     is_of_host: bool = False
 
 
-class Processes:
-    """Information of the operating system about processes.
+def _name_of(pid: int) -> str:
+    """Return the time, pid and host of a process's start: ``20261128-174501-4711-k3f2``."""
+    import psutil  # a process of a launcher that has an id does without
 
-    Without ``/proc`` only pids are known.
+    host = socket.gethostname()
+    try:
+        began_s = psutil.Process(pid).create_time()
+    except (psutil.Error, OSError, RuntimeError):  # a sandbox without /proc
+        return f"{pid}-{run_id(host, '')[:4]}"
+    began = strftime("%Y%m%d-%H%M%S", localtime(began_s))
+    return f"{began}-{pid}-{run_id(host, str(began_s))[:4]}"
+
+
+def _starter(variable: str) -> tuple[int, bool]:
+    """Return the nearest ancestor whose environment lacks a variable, and True.
+
+    If every ancestor has the variable, the container sets it: return the eldest, and False.
     """
+    import psutil
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
-
-    def name_of(self, pid: int) -> str:
-        """Return the time, pid and host of a process's start: ``20261128-174501-4711-k3f2``."""
-        ticks = self._stat(pid, _STARTED)
-        if ticks is None:
-            return f"{pid}-{run_id(socket.gethostname(), '')[:4]}"
-        booted_s = int(self._text("stat").partition("\nbtime ")[2].split()[0])
-        began = localtime(booted_s + ticks // os.sysconf("SC_CLK_TCK"))
-        machine = self._text("sys/kernel/random/boot_id") + socket.gethostname()
-        return f"{strftime('%Y%m%d-%H%M%S', began)}-{pid}-{run_id(machine, str(ticks))[:4]}"
-
-    def starter(self, variable: str) -> tuple[int, bool]:
-        """Return the nearest ancestor whose environment lacks a variable, and True.
-
-        If every ancestor has the variable, the container sets it: return the eldest, and False.
-        """
-        pid = os.getppid()
-        while f"\0{variable}=" in f"\0{self._text(f'{pid}/environ')}":
-            parent = self._stat(pid, _PARENT)
-            if not parent:
-                return pid, False
-            pid = parent
-        return pid, True
-
-    def _stat(self, pid: int, field: int) -> int | None:
-        """Return a field of ``stat``, counted from the state, behind the command in parentheses."""
-        fields = self._text(f"{pid}/stat").rpartition(")")[2].split()
-        return int(fields[field]) if fields else None
-
-    def _text(self, name: str) -> str:
-        try:
-            return (self._proc / name).read_text(encoding="utf-8", errors="replace")
-        except OSError:  # another system, or another user's process
-            return ""
+    eldest = os.getppid() or os.getpid()
+    try:
+        one = psutil.Process().parent()
+        while one is not None:
+            eldest = one.pid
+            if variable not in one.environ():
+                return eldest, True
+            one = one.parent()
+    except (psutil.Error, OSError):  # another user's process, or a sandbox without /proc
+        return eldest, True
+    return eldest, False
 
 
 def process_name() -> str:
@@ -164,7 +149,6 @@ def _ray_context() -> Any:  # Ray's own
 
 def launch_of(
     environ: Mapping[str, str],
-    processes: Processes | None = None,
     *,
     ray: Callable[[], str | None] = ray_job,
     parent: Callable[[], int | None] = parent_pid,
@@ -190,14 +174,13 @@ def launch_of(
     ):
         if found:
             return Launch(f"{kind}-{re.sub(r'[^A-Za-z0-9._-]+', '-', found)}"[:_MAX_ID])
-    processes = processes or Processes()
     for one in RANKS:
         if one.local_size and one.rank in environ:
             ranks, here = (_number(environ.get(name)) for name in (*one.sizes, one.local_size))
-            starter, is_of_host = processes.starter(one.rank)
+            starter, is_of_host = _starter(one.rank)
             alone = here == ranks if here else is_of_host
-            return Launch(processes.name_of(starter), is_of_host=ranks > 1 and not alone)
-    return Launch(processes.name_of(parent() or os.getpid()))
+            return Launch(_name_of(starter), is_of_host=ranks > 1 and not alone)
+    return Launch(_name_of(parent() or os.getpid()))
 
 
 def on_several_hosts(environ: Mapping[str, str]) -> bool:

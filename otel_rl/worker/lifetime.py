@@ -26,7 +26,7 @@ from otel_rl.worker import served_policy
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.console import Console
 from otel_rl.worker.events.masking import masked_lines
-from otel_rl.worker.events.queue import EventQueue, ExitReport, around, text_chars, uncaught
+from otel_rl.worker.events.queue import EventQueue, ExitReport, around, uncaught
 from otel_rl.worker.events.starts import ProvenanceThread, RunMetadata, with_defaults
 from otel_rl.worker.export.sender import Sender, Source, open_transports
 from otel_rl.worker.guard import GUARD
@@ -386,8 +386,7 @@ class Session:
             attributes: dict[str, Plain] = {}
             if stack.step is not None:
                 attributes[RL_LOOP_ITERATION] = stack.step
-            size = text_chars(fields)
-            if not self.providers.events.add(RL_WORKER_STACK, attributes, fields, text_chars=size):
+            if not self.providers.events.add(RL_WORKER_STACK, attributes, fields):
                 GUARD.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")
 
     def _send_rollouts(self) -> None:
@@ -398,9 +397,7 @@ class Session:
             attributes: dict[str, Plain] = {}
             if one.step is not None:
                 attributes[RL_LOOP_ITERATION] = one.step
-            if not self.providers.events.add(
-                RL_ROLLOUT_PROGRESS, attributes, one.body(), text_chars=text_chars(one.fields)
-            ):
+            if not self.providers.events.add(RL_ROLLOUT_PROGRESS, attributes, one.body()):
                 one.due_ns = 0
                 return
 

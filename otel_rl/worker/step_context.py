@@ -11,9 +11,6 @@ from time import time_ns
 from typing import Final
 
 from opentelemetry.context import Context, create_key, get_current, get_value, set_value
-from opentelemetry.sdk.trace import Span, SpanProcessor
-
-from otel_rl.semconv.names import RL_LOOP_ITERATION
 
 _KEY: Final = create_key("otel_rl.step")
 
@@ -70,19 +67,6 @@ def current_step() -> int | None:
     """Return the step of the calling code, or None."""
     scope = scope_in(get_current())
     return None if scope is None else scope.number_at(time_ns())
-
-
-class StepOnSpans(SpanProcessor):
-    """Gives each span that starts in a step, of any library, the step's number."""
-
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """See ``SpanProcessor``. A step attribute that the span has already stays."""
-        scope = scope_in(get_current() if parent_context is None else parent_context)
-        if scope is None or RL_LOOP_ITERATION in (span.attributes or ()):
-            return
-        number = scope.number_at(time_ns())
-        if number is not None:
-            span.set_attribute(RL_LOOP_ITERATION, number)
 
 
 def _after_fork_in_child() -> None:

@@ -181,10 +181,7 @@ def _report(current: session.Session, sample: object, attributes: dict[str, Plai
             room -= min(len(held), allowed)
             held = cut(held, allowed)
         fields[label(key, MAX_NAME_CHARS)] = held
-    is_queued = current.providers.events.add(
-        RL_ROLLOUT_SAMPLE, attributes, fields, text_chars=MAX_SAMPLE_CHARS - room
-    )
-    if not is_queued:
+    if not current.providers.events.add(RL_ROLLOUT_SAMPLE, attributes, fields):
         guard.drop(
             DropReason.BUFFER_FULL,
             "More samples were logged between two exports than the buffer holds; the newest are "

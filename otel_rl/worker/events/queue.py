@@ -128,8 +128,6 @@ class EventQueue:
         name: str,
         attributes: Mapping[str, Plain],
         body: Mapping[str, object] | None = None,
-        *,
-        text_chars: int = 0,
     ) -> bool:
         """Add an event of the present time for the next export. Returns False if the queue is full.
 
@@ -138,10 +136,9 @@ class EventQueue:
             attributes: Attributes, which are not changed after the call.
             body: Plain values, or results of ``tensors.hold``, which are not changed after the
                 call.
-            text_chars: Length of the event's texts.
         """
         event = Event(name, time_ns(), attributes, body, _span() if body is not None else None)
-        size = _EVENT_BYTES + text_chars
+        size = _EVENT_BYTES + _text_chars(attributes) + _text_chars(body or {})
         room = self._max_waiting_bytes * (1 if name == RL_ROLLOUT_SAMPLE else 2)
         with self._lock:
             if self._waiting_bytes + size > room:
@@ -233,11 +230,9 @@ def around(events: list[Event]) -> tuple[list[Event], list[Event]]:
     return events[:first], events[first:]
 
 
-def text_chars(attributes: Mapping[str, Plain]) -> int:
+def _text_chars(fields: Mapping[str, object]) -> int:
     texts = (
-        one
-        for value in attributes.values()
-        for one in (value if isinstance(value, list) else [value])
+        one for value in fields.values() for one in (value if isinstance(value, list) else [value])
     )
     return sum(len(text) for text in texts if isinstance(text, str))
 
@@ -265,8 +260,7 @@ class ExitReport:
         if not isinstance(error, Exception) or isinstance(error, _ENDS_A_LOOP):
             return
         with self._guard:
-            attributes = self._attributes_of(error)
-            self._events.add(RL_WORKER_ERROR, attributes, text_chars=text_chars(attributes))
+            self._events.add(RL_WORKER_ERROR, self._attributes_of(error))
 
     def note(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, SystemExit):

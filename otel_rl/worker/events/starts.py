@@ -41,7 +41,7 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.masking import masked, masked_lines
-from otel_rl.worker.events.queue import EventQueue, text_chars
+from otel_rl.worker.events.queue import EventQueue
 from otel_rl.worker.forks import IMPORTS
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.anyvalue import MAX_CONFIG_BYTES, Plain, cut, plain_config
@@ -219,7 +219,7 @@ class ProvenanceThread:
                 if self._is_settled:
                     return
                 self._is_settled = True
-                is_added = self._events.add(RL_WORKER_START, found, text_chars=text_chars(found))
+                is_added = self._events.add(RL_WORKER_START, found)
             if not is_added:
                 self._guard.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")
 

@@ -7,15 +7,18 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from inspect import signature
+from time import time_ns
 from typing import Any, Protocol
 
+from opentelemetry.context import Context, get_current
 from opentelemetry.exporter.otlp.proto.common import trace_encoder
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import Sampler
 
+from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
@@ -26,7 +29,7 @@ from otel_rl.worker.otlp.requests import (
     encode_resource,
 )
 from otel_rl.worker.phases.device_clock import SpanTimes
-from otel_rl.worker.step_context import StepOnSpans
+from otel_rl.worker.step_context import scope_in
 
 
 class SpanSink(Protocol):
@@ -38,7 +41,9 @@ class SpanSink(Protocol):
 
 
 class CountedSpans(SpanProcessor):
-    """Bounded queue of ended spans. Any thread may end a span, without a lock; one collects.
+    """Gives spans of any library their step, and keeps ended ones in a bounded queue.
+
+    Any thread may end a span, without a lock; one collects.
 
     The SDK's batch processor is not used: it drops spans without counting them. Each of at most
     ``capacity`` spans takes about 3 KB until it is encoded; threads that end spans of a full queue
@@ -86,6 +91,15 @@ class CountedSpans(SpanProcessor):
     def is_crowded(self) -> bool:
         """Return whether an export should take the spans before the interval ends."""
         return len(self._ended) > self._capacity // 4
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """See ``SpanProcessor``. A step attribute that the span has already stays."""
+        scope = scope_in(get_current() if parent_context is None else parent_context)
+        if scope is None or RL_LOOP_ITERATION in (span.attributes or ()):
+            return
+        number = scope.number_at(time_ns())
+        if number is not None:
+            span.set_attribute(RL_LOOP_ITERATION, number)
 
     def on_end(self, span: ReadableSpan) -> None:
         if not span.context.trace_flags.sampled:
@@ -161,7 +175,6 @@ def made_tracer_provider(
     has_metrics = "meter_provider" in signature(TracerProvider).parameters
     without: dict[str, Any] = {"meter_provider": NoOpMeterProvider()} if has_metrics else {}
     made = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False, **without)
-    made.add_span_processor(StepOnSpans())
     made.add_span_processor(spans)
     return made
 

@@ -6,6 +6,7 @@ from itertools import combinations
 from pathlib import Path
 from time import localtime, strftime
 
+import psutil
 import pytest
 
 from otel_rl.errors import ConfigError
@@ -13,7 +14,6 @@ from otel_rl.run_id import run_id
 from otel_rl.worker.identity import WorkerNames, parse_resource_attributes, worker_names
 from otel_rl.worker.launch import (
     Launch,
-    Processes,
     hand_down,
     is_within,
     launch_of,
@@ -86,30 +86,28 @@ class Machine:
     """A ``/proc``: processes with parent, begin and environment."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.processes = Processes(directory)
+        self._directory = directory
         (directory / "stat").write_text("cpu  1 2 3\nbtime 1795000000\nprocesses 7\n")
+        self.add(os.getpid(), os.getppid())
 
     def add(self, pid: int, parent: int, ticks: int = 0, **environ: str) -> None:
-        """Add a process, with a command that has a parenthesis in its name."""
-        (self.directory / str(pid)).mkdir()
-        fields = ["S", str(parent), *"0" * 17, str(ticks), "0"]
-        (self.directory / f"{pid}/stat").write_text(f"{pid} (a) b) {' '.join(fields)}")
+        (self._directory / str(pid)).mkdir()
+        fields = ["S", str(parent), *"0" * 17, str(ticks), *"0" * 30]
+        (self._directory / f"{pid}/stat").write_text(f"{pid} (a) {' '.join(fields)}")
         text = "".join(f"{name}={value}\0" for name, value in environ.items())
-        (self.directory / f"{pid}/environ").write_text(text)
+        (self._directory / f"{pid}/environ").write_text(text)
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     return Machine(tmp_path)
 
 
 def test_ranks_without_an_id_have_the_process_that_started_them(machine: Machine) -> None:
     machine.add(40, 1, PATH="/bin")
     machine.add(os.getppid(), 40, RANK="1", PATH="/bin")  # this one is a child of a rank
-    assert machine.processes.starter("RANK") == (40, True)
-    found = launch_of(TORCHRUN, machine.processes, ray=lambda: None, parent=lambda: 5)
-    assert found == Launch(machine.processes.name_of(40))
+    assert launch(TORCHRUN, parent=5) == Launch(launch({}, parent=40).id)
 
 
 @pytest.mark.parametrize(
@@ -131,27 +129,25 @@ def test_ranks_on_several_hosts_have_no_id_in_common(
 
 def test_a_container_for_each_rank_is_as_a_host_for_each(machine: Machine) -> None:
     machine.add(os.getppid(), 0, RANK="1", WORLD_SIZE="2")
-    environ = {"RANK": "1", "WORLD_SIZE": "2"}
-    assert launch_of(environ, machine.processes, ray=lambda: None, parent=lambda: None).is_of_host
+    assert launch({"RANK": "1", "WORLD_SIZE": "2"}).is_of_host
 
 
 def test_a_process_is_named_after_its_begin_and_its_machine(machine: Machine) -> None:
     hz = os.sysconf("SC_CLK_TCK")
     machine.add(7, 1, ticks=3 * hz)
     machine.add(8, 1, ticks=3 * hz + 1)
-    named = machine.processes.name_of(7)
-    began = strftime("%Y%m%d-%H%M%S", localtime(1795000003))
+    named = launch({}, parent=7).id
+    began = strftime("%Y%m%d-%H%M%S", localtime(psutil.Process(7).create_time()))
     assert named.startswith(f"{began}-7-")
-    assert named != machine.processes.name_of(8).replace("-8-", "-7-")
-    (machine.directory / "sys/kernel/random").mkdir(parents=True)
-    (machine.directory / "sys/kernel/random/boot_id").write_text("another machine")
-    assert named != machine.processes.name_of(7)
+    assert named != launch({}, parent=8).id.replace("-8-", "-7-")
 
 
-def test_without_proc_a_process_is_known_by_its_number(tmp_path: Path) -> None:
-    nothing = Processes(tmp_path)
-    assert nothing.name_of(7) != nothing.name_of(8)
-    assert nothing.starter("RANK") == (os.getppid(), True)
+def test_without_proc_a_process_is_known_by_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    assert launch({}, parent=7) != launch({}, parent=8)
+    assert launch(TORCHRUN).id == launch({}, parent=os.getppid()).id
 
 
 def test_a_launch_must_be_a_name() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from otel_rl.worker.launch import Processes
+from otel_rl.worker.launch import launch_of
 from tests.support.otlp_sink import Sink, sums
 
 pytestmark = pytest.mark.process
@@ -180,7 +180,7 @@ def test_a_stock_sdk_says_who_the_worker_is() -> None:
     assert err == ""
     assert attributes["rl.experiment.name"] == "e"
     # This process has started the rank, so its launch is that of all of them.
-    assert attributes["rl.trial.name"] == Processes().name_of(os.getpid())
+    assert attributes["rl.trial.name"] == launch_of({}).id
     assert attributes["rl.worker.role"] == "generator"
     assert (attributes["rl.worker.index"], attributes["rl.worker.count"]) == (2, 4)
     assert attributes["service.name"] == "otel_rl.generator"
