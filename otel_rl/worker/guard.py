@@ -1,6 +1,7 @@
 """Keeps errors of otel_rl out of training: it catches, counts and rarely logs them."""
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +12,9 @@ from otel_rl.worker.drops import DropReason, Drops
 
 _LOG_EVERY_S = 60.0
 """A fault in a training loop repeats every step; once a minute does not flood the log."""
+
+_MAX_SAID = 1000
+"""Bounds the memory against messages that contain a step or an id."""
 
 _MAX_NAMED = 100
 """Keys whose values are no numbers that are named: keys may contain an id or a step."""
@@ -114,6 +118,15 @@ class Guard:
         """Start from zero in a forked child, which counts its own losses."""
         self.drops.reset()
         self._not_numbers, self._unnamed = {}, 0
+        self._next_log_s = {key: at_s for key, at_s in self._next_log_s.items() if at_s < math.inf}
+
+    def once(self, message: str, level: int = logging.WARNING) -> bool:
+        """Log a message that this process has not logged yet. Returns whether it is new."""
+        is_new = message not in self._next_log_s and len(self._next_log_s) < _MAX_SAID
+        if is_new:
+            self._next_log_s[message] = math.inf
+            _log.log(level, message)
+        return is_new
 
     def warn(self, key: str, message: str, *, error: BaseException | None = None) -> None:
         """Log ``message`` unless one with the same ``key`` was logged in the last minute."""

@@ -36,6 +36,7 @@ from otel_rl.errors import ConfigError, JournalLocked, OtelRLError
 from otel_rl.plurals import many
 from otel_rl.redaction import shown
 from otel_rl.setting_types import OFF, Address
+from otel_rl.worker.guard import GUARD
 from otel_rl.worker.settings import read_settings
 from otel_rl.worker.system.nvml import Driver, NoDriver
 
@@ -117,7 +118,7 @@ def check_gpus(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
     def look() -> None:
         try:
-            with contextlib.closing(Driver(set())) as driver:
+            with contextlib.closing(Driver(GUARD)) as driver:
                 devices, _ = driver.devices(os.environ.get("CUDA_VISIBLE_DEVICES"))
             why = "none is visible to this process"
         except NoDriver as reason:

@@ -4,25 +4,18 @@ Media, and calls that only write, do nothing. Any other name is an ``AttributeEr
 advice: a program cannot go on without what it reads from W&B.
 """
 
-import logging
 from types import SimpleNamespace
 from typing import Any, Final
+
+from otel_rl.worker.guard import GUARD
 
 __all__ = ["INSTEAD", "Error", "Skipped", "attribute", "errors", "warn_once"]
 
 INSTEAD: Final = "Use the wandb package itself for it, under `otel-rl run --attach`."
 
-_MAX_SENTENCES: Final = 1000
-"""Bounds the memory against messages that contain a step or an id."""
-
-_log = logging.getLogger("otel_rl")
-_said: set[str] = set()
-
 
 def warn_once(message: str) -> None:
-    if message not in _said and len(_said) < _MAX_SENTENCES:
-        _said.add(message)
-        _log.warning("otel_rl.integrations.wandb: %s", message)
+    GUARD.once(f"otel_rl.integrations.wandb: {message}")
 
 
 class Error(Exception):

@@ -35,10 +35,9 @@ from otel_rl.semconv.names import (
 from otel_rl.semconv.names import RlGpuClockDomainValues as _Clock
 from otel_rl.semconv.names import RlGpuThrottleReasonValues as _Reason
 from otel_rl.worker.forks import IMPORTS
+from otel_rl.worker.guard import Guard
 
 _ALL_LINKS: Final = 0xFFFFFFFF  # NVML's scope of an NVLink counter that is the sum over all links
-
-_log = logging.getLogger("otel_rl")
 
 
 class NoDriver(Exception):
@@ -139,9 +138,9 @@ def visible(gpus: Sequence[Device | None], wanted: str | None) -> list[Device]:
 class Driver:
     """Connection to the NVIDIA driver, for one thread. ``close`` ends it. Raises ``NoDriver``."""
 
-    def __init__(self, logged: set[str]) -> None:
+    def __init__(self, guard: Guard) -> None:
         nvml = self._nvml = _load()
-        self._logged = logged
+        self._guard = guard
         self._gone = {
             nvml.NVML_ERROR_GPU_IS_LOST,
             nvml.NVML_ERROR_GPU_NOT_FOUND,
@@ -182,7 +181,7 @@ class Driver:
             except self._nvml.NVMLError as error:
                 if error.value == self._nvml.NVML_ERROR_NO_PERMISSION:
                     continue  # another container's: CUDA does not number it either
-                log_once(self._logged, f"GPU {number} does not answer ({error}).")
+                self._guard.once(f"GPU {number} does not answer ({error}).", logging.INFO)
                 gpus.append(None)
         chosen = visible(gpus, wanted)
         wholes = {device.parent for device in chosen}
@@ -226,9 +225,9 @@ class Driver:
 
     def _log_lack(self, device: Device, query: str, error: Exception) -> None:
         what = f"A MIG instance of {device.model}" if device.parent else device.model
-        log_once(
-            self._logged,
+        self._guard.once(
             f"{what} does not report its {query.replace('_', ' ')}: {error}. The rest is recorded.",
+            logging.INFO,
         )
 
 
@@ -246,15 +245,6 @@ def renew_lock() -> None:
     module: Any = sys.modules.get("pynvml")
     if module is not None:
         module.libLoadLock = threading.Lock()
-
-
-def log_once(logged: set[str], message: str, level: int = logging.INFO) -> bool:
-    """Log a message that is not in ``logged``, and add it. Returns whether the message is new."""
-    is_new = message not in logged
-    if is_new:
-        logged.add(message)
-        _log.log(level, message)
-    return is_new
 
 
 def _utilization(nvml: Any, gpu: object) -> Iterator[Reading]:

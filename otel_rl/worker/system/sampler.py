@@ -7,7 +7,6 @@ The thread is there because a faulty driver can block a query for minutes, while
 The process can be forked, and the sampler started and stopped, any number of times.
 """
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +38,6 @@ from otel_rl.worker.system.nvml import (
     Driver,
     NoDriver,
     Reading,
-    log_once,
     renew_lock,
 )
 
@@ -75,7 +73,6 @@ class GpuSampler:
         self._retry_s = retry_s
         self._silent_s = silent_s
         self._asked_s: float | None = None  # when the driver was asked what it has not answered yet
-        self._logged: set[str] = set()
         self._has_devices = False  # or may have, as long as that is not known
         # _lock guards the three below.
         self._lock = threading.Lock()
@@ -122,7 +119,7 @@ class GpuSampler:
             f"No GPU is sampled: {why}. Training is not affected. If this process has none, set "
             "OTEL_RL_GPU_ROLES to the roles that have one."
         )
-        if log_once(self._logged, message, logging.WARNING):
+        if self._guard.once(message):
             self._guard.drops.add(DropReason.NO_GPU)
 
     def count_anew(self) -> None:
@@ -135,7 +132,6 @@ class GpuSampler:
         self._stopping = threading.Event()
         self._has_devices = False
         self._asked_s = None
-        self._logged = set()
         renew_lock()
         self._owners.forget()
         self._recorder.begin_anew()
@@ -161,7 +157,7 @@ class GpuSampler:
             with self._guard:
                 try:
                     self._asked_s = monotonic()
-                    with closing(Driver(self._logged)) as driver:
+                    with closing(Driver(self._guard)) as driver:
                         self._sample(driver, settings, stopping)
                     continue
                 except NoDriver as reason:
@@ -227,7 +223,7 @@ class GpuSampler:
                     f"GPU {device.name} ({device.uuid}) is gone: {reason}. The search for it is "
                     "repeated."
                 )
-                if log_once(self._logged, message, logging.WARNING):
+                if self._guard.once(message):
                     self._guard.drops.add(DropReason.NO_GPU)
         self._asked_s = None
         return answers

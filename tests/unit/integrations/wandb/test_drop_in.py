@@ -13,7 +13,6 @@ import pytest
 import otel_rl
 import otel_rl.integrations.wandb as wandb
 from otel_rl.errors import ConfigError
-from otel_rl.integrations.wandb import _absent
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.session import GUARD
 from tests.support.forks import forked
@@ -34,7 +33,7 @@ def said(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.LogCaptureFixture:
     """What is said, as if nothing had been said before."""
-    monkeypatch.setattr(_absent, "_said", set())
+    monkeypatch.setattr(GUARD, "_next_log_s", {})
     caplog.set_level(logging.WARNING, "otel_rl")
     return caplog
 

@@ -81,10 +81,11 @@ def test_a_gpu_that_does_not_answer_keeps_its_number() -> None:
 # In a process of its own, which has not loaded the stand-in of other tests.
 _READ = """
 import json
+from otel_rl.worker.guard import GUARD
 from otel_rl.worker.system.nvml import Driver, NoDriver
 
 try:
-    driver = Driver(set())
+    driver = Driver(GUARD)
     devices, _ = driver.devices(None)
 except NoDriver as reason:
     print(json.dumps(str(reason)))
