@@ -32,7 +32,7 @@ from bench.stock import stock_tracing
 from otel_rl import lineage
 from otel_rl.semconv import names
 from otel_rl.worker import session
-from otel_rl.worker.api.phase_spans import SCOPE_NAME as PHASES_SCOPE
+from otel_rl.worker.api.phases import SCOPE_NAME as PHASES_SCOPE
 from tests.support.otlp_sink import Sink, pairs, serve
 
 GOAL_PERCENT = 1.0

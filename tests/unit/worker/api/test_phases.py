@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import otel_rl
 from otel_rl.semconv.names import RlPhaseClassValues
 from otel_rl.worker import session
-from otel_rl.worker.api.phase_spans import begin_phase_span, end_span
+from otel_rl.worker.api.phases import begin_phase_span, end_span
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.phases import WHOLES, flows
 from otel_rl.worker.phases.timeline import Frame
