@@ -28,7 +28,7 @@ from otel_rl.semconv.names import (
     RL_REDUCE,
 )
 from otel_rl.semconv.spec import Instrument, Reduction
-from otel_rl.worker.api.trials import begin_trial, end_trial, trial
+from otel_rl.worker.api.trials import begin_trial, trial
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.forks import Uncut
 from otel_rl.worker.identity import (
@@ -62,7 +62,6 @@ __all__ = [
     "begin_trial",
     "current_step",
     "deliver",
-    "end_trial",
     "ends_steps",
     "flat",
     "guard",

@@ -14,7 +14,7 @@ from otel_rl.integrations.import_hook import wrap
 
 __all__ = ["PARAMETERS", "SWEEPS", "parameters"]
 
-_OPEN: Final = "_otel_rl_trial_is_open"
+_OPEN: Final = "_otel_rl_end_of_trial"
 
 _MAX_OVERRIDES: Final = 64
 """Characters of Hydra's overrides in a name, which has at most 128."""
@@ -50,8 +50,8 @@ def _tune(module: ModuleType) -> None:
     """Begin a trial where Ray Tune makes a trainable, or gives its actor another trial."""
 
     def end(trainable: Any, failure: Exception | None = None) -> None:
-        if trainable.__dict__.pop(_OPEN, False):
-            _adapter().end_trial(failure)
+        if (end_trial := trainable.__dict__.pop(_OPEN, None)) is not None:
+            end_trial(failure)
 
     def making(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(trainable: Any, *arguments: Any, **named: Any) -> Any:
@@ -65,8 +65,7 @@ def _tune(module: ModuleType) -> None:
                     for key, value in given.items()
                     if key != module.TRIAL_INFO and not str(key).startswith("__")
                 }
-                _adapter().begin_trial(info.trial_name, chosen)
-                setattr(trainable, _OPEN, True)
+                setattr(trainable, _OPEN, _adapter().begin_trial(info.trial_name, chosen))
             try:
                 return original(trainable, *arguments, **named)
             except Exception as error:

@@ -224,7 +224,7 @@ def _with_names(attributes: Mapping[str, str], names: Mapping[str, str]) -> str:
 
 
 def take_back(environ: MutableMapping[str, str], before: Mapping[str, str | None]) -> None:
-    """Undo ``hand_down``, because the run of the process has ended; the launch goes on."""
+    """Give variables the values that they had before, because the run of the process has ended."""
     for name, value in before.items():
         if value is None:
             environ.pop(name, None)

@@ -2,16 +2,16 @@
 
 import json
 import os
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from otel_rl.errors import ConfigError
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.masking import is_secret
-from otel_rl.worker.launch import sweep_environment
+from otel_rl.worker.launch import sweep_environment, take_back
 from otel_rl.worker.otlp.anyvalue import plain_config
 from otel_rl.worker.settings import CONFIG, SWEEP, TYPED, read_config
 
@@ -21,18 +21,8 @@ VARIABLES: Final = (CONFIG, "OTEL_RESOURCE_ATTRIBUTES", SWEEP, "OTEL_RL_TRIAL", 
 _MAX_CONFIG_CHARS: Final = 30_000
 """Of the config in the environment: a variable of Linux has 131,072 bytes."""
 
-# _lock guards the list.
-_lock = threading.Lock()
-_outer: Final[list[tuple[dict[str, str | None], str | None]]] = []
-"""Variables, and the worker's trial, before each open trial."""
-
-
-def _renew_lock() -> None:
-    global _lock  # another thread of the parent may hold it
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+EndTrial = Callable[[Exception | None], None]
+"""Ends a trial, with a failure if there was one. Waits for the delivery of what was recorded."""
 
 
 @contextmanager
@@ -43,7 +33,7 @@ def trial(name: str, config: Mapping[str, object] | None = None) -> Iterator[Non
         name: Name of the trial in its sweep; its run is named ``<trial so far>-<name>``.
         config: Hyper-parameters of the trial, for the config of its run, which leaves out secrets.
     """
-    begin_trial(name, config)
+    end = begin_trial(name, config)
     failure: Exception | None = None
     try:
         yield
@@ -51,18 +41,18 @@ def trial(name: str, config: Mapping[str, object] | None = None) -> Iterator[Non
         failure = error
         raise
     finally:
-        end_trial(failure)
+        end(failure)
 
 
-def begin_trial(name: str, config: Mapping[str, object] | None = None) -> None:
-    """Begin a ``trial`` within that of the process, if any. Never raises.
+def begin_trial(name: str, config: Mapping[str, object] | None = None) -> EndTrial:
+    """Begin a ``trial`` within that of the process, if any. Neither this nor its end ever raises.
 
     Waits for the delivery of what was recorded so far.
     """
-    with session.GUARD, _lock:
-        running = session.running()
-        so_far = None if running is None else running.identity.trial
-        _outer.append(({variable: os.environ.get(variable) for variable in VARIABLES}, so_far))
+    running = session.running()
+    so_far = None if running is None else running.identity.trial
+    before = {variable: os.environ.get(variable) for variable in VARIABLES}
+    with session.GUARD:
         variables = sweep_environment(os.environ, name)
         with session.GUARD:
             variables |= _with_config(_without_secrets(config or {}))
@@ -71,25 +61,13 @@ def begin_trial(name: str, config: Mapping[str, object] | None = None) -> None:
             _config_of(os.environ | variables),
         )
         os.environ.update(variables)
+    return partial(_end, so_far, before)
 
 
-def end_trial(failure: Exception | None = None) -> None:
-    """End the trial that began last, with a failure if there was one. Never raises.
-
-    Waits for the delivery of what was recorded so far.
-    """
-    with session.GUARD, _lock:
-        if not _outer:
-            return
-        variables, before = _outer.pop()
-        with session.GUARD:
-            config = _config_of({CONFIG: variables[CONFIG] or ""})
-            session.change_trial(before, config, failure)
-        for variable, value in variables.items():
-            if value is None:
-                os.environ.pop(variable, None)
-            else:
-                os.environ[variable] = value
+def _end(so_far: str | None, before: Mapping[str, str | None], failure: Exception | None) -> None:
+    with session.GUARD:
+        session.change_trial(so_far, _config_of({CONFIG: before[CONFIG] or ""}), failure)
+    take_back(os.environ, before)
 
 
 def _without_secrets(config: Mapping[str, object], path: str = "") -> dict[str, object]:
