@@ -41,6 +41,7 @@ def test_teams_have_ports_tokens_and_runs_of_their_own(tmp_path: Path) -> None:
         for team in PORTS:
             assert status(team, tokens[team], f"{team}/x") == 200
         for team in PORTS:
-            assert wait_for(partial(compose.history, f"{team}/x", "default"), UP_S), team
+            history = partial(compose.history, f"{team}/x", "default")
+            assert wait_for(lambda history=history: bool(history()), UP_S), team
     finally:
         compose("down", "--volumes", "--timeout", "60")
