@@ -7,7 +7,6 @@ from exams.second.program import System
 from exams.second.trouble import Shape, Trouble, What
 
 ONE = -1
-ANY = "any"
 
 
 @dataclass(frozen=True, slots=True)

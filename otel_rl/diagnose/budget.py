@@ -7,11 +7,11 @@ from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import step_time
-from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.history.timings import is_step_time, is_whole_step
 from otel_rl.diagnose.spans.critical_path import IDLE
 from otel_rl.diagnose.spans.span_forest import UNACCOUNTED
+from otel_rl.diagnose.step_times import step_time
 from otel_rl.diagnose.thresholds import A_FEW, ALIKE, AS_MUCH, HALF, LARGE_PART, OFTEN
 
 ANSWERS: Final = (Work.REWARD, Work.ENVIRONMENT)
@@ -99,7 +99,7 @@ def budget_of(history: RunHistory, steps: Sequence[int]) -> Budget | None:
 
 def _by_parts(history: RunHistory, asked: set[int], own: str) -> Budget | None:
     """Return the budget by the times of parts, if these account for the steps' time."""
-    took = {at: s for at, s in pairs(step_time(history).finite()) if at in asked and s > 0}
+    took = {at: s for at, s in step_time(history).finite().pairs() if at in asked and s > 0}
     parts = {}
     for place in _works(history):
         each = _by_step(history, place, asked)
@@ -164,7 +164,7 @@ def _by_step(
     number, tracks = 0.0, history.spans.get(place, {})
     for worker, track in tracks.items():
         counts = history.counts[place][worker].values
-        for (step, mean_s), count in zip(pairs(track), counts, strict=True):
+        for (step, mean_s), count in zip(track.pairs(), counts, strict=True):
             if step in asked:
                 each[step][worker] = max(mean_s, each[step].get(worker, 0.0))
                 sums[step][worker] = sums[step].get(worker, 0.0) + mean_s * count
@@ -183,10 +183,6 @@ def _works(history: RunHistory) -> Iterator[PhaseKey]:
 
 def _roles(history: RunHistory) -> Sequence[str]:
     return sorted({place.role for place in history.spans})
-
-
-def pairs(track: Track) -> Iterator[tuple[int, float]]:
-    return zip(track.steps, track.values, strict=True)
 
 
 def _stepping_role(history: RunHistory) -> str:
@@ -237,4 +233,4 @@ def _is_call(history: RunHistory, place: PhaseKey, asked: set[int]) -> bool:
 
 def _each_s(history: RunHistory, place: PhaseKey, asked: set[int]) -> float:
     tracks = history.spans[place].values()
-    return median([s for of in tracks for at, s in pairs(of) if at in asked] or [0.0])
+    return median([s for of in tracks for at, s in of.pairs() if at in asked] or [0.0])

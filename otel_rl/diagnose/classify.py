@@ -14,7 +14,7 @@ from typing import Final
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_whole_step, timed_part
-from otel_rl.diagnose.stats.usual import usual_time
+from otel_rl.diagnose.stats.pooled import usual_time
 from otel_rl.diagnose.thresholds import CLEARLY, SIDE
 from otel_rl.semconv.names import (
     PHASES,
@@ -391,28 +391,12 @@ def _keys_about(subject: Subject, keys: tuple[str, ...]) -> Sequence[str]:
     return [*filter(re.compile(subject.value).search, keys)]
 
 
-def from_nothing(history: RunHistory, counts: Track) -> Track:
-    """Return a counter's series with 0 for the steps before its first report.
-
-    Many counters are first reported when they count their first event.
-    """
-    if not counts.steps:
-        return counts
-    first = counts.steps[0]
-    before = [(step, at_s) for step, at_s in sorted(history.begun_s.items()) if step < first]
-    return Track(
-        [*(step for step, _ in before), *counts.steps],
-        [*(at_s for _, at_s in before), *counts.times_s],
-        [*([0.0] * len(before)), *counts.values],
-    )
-
-
 def with_gaps(history: RunHistory, counts: Track) -> Track:
     """Return a counter's increase in each step, 0 in those without a report of it.
 
     Counters whose increase is sent are only reported when they count an event.
     """
-    by_step = dict(zip(counts.steps, counts.values, strict=True))
+    by_step = dict(counts.pairs())
     begun_s = history.begun_s
     steps = sorted(begun_s)
     if steps and steps[-1] == history.last and history.last not in by_step:

@@ -19,9 +19,9 @@ from statistics import fmean, median, stdev
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject
-from otel_rl.diagnose.detectors.slow_phases import told_step_time
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.history.timings import as_seconds, timed_part
+from otel_rl.diagnose.step_times import told_step_time
 from otel_rl.diagnose.thresholds import START
 
 TIME_PER_STEP: Final = "time_per_step"
@@ -315,15 +315,11 @@ def curve(track: Track, history: RunHistory, axis: str) -> Sequence[tuple[float,
     if axis == "time":
         return [*zip(track.times_s, track.values, strict=True)]
     totals = _by_step(history.rows.get(axis, Track()).finite())
-    return sorted(
-        (totals[step], value)
-        for step, value in zip(track.steps, track.values, strict=True)
-        if step in totals
-    )
+    return sorted((totals[step], value) for step, value in track.pairs() if step in totals)
 
 
 def _by_step(track: Track) -> Mapping[int, float]:
-    return dict(zip(track.steps, track.values, strict=True))
+    return dict(track.pairs())
 
 
 def _positive(track: Track) -> Track:

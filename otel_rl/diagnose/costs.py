@@ -12,12 +12,13 @@ from statistics import fmean, median, variance
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import only_waits
-from otel_rl.diagnose.detectors.slow_phases import more_of, step_time
+from otel_rl.diagnose.detectors.slow_phases import more_of
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import SLOW, Cause, Kind
 from otel_rl.diagnose.spans.critical_path import IDLE
 from otel_rl.diagnose.stats.levels import medians, settled
+from otel_rl.diagnose.step_times import step_time
 from otel_rl.diagnose.thresholds import LONGER_NOISE, SIDE, SMALL_PART, UNLIKE
 from otel_rl.goodput import duration
 from otel_rl.semconv.names import RlPhaseValues
@@ -119,7 +120,7 @@ class _Added(NamedTuple):
 def _added(history: RunHistory, cause: Cause, took: Mapping[int, float]) -> _Added | None:
     """Return the added time of a step; None if too few steps precede the cause."""
     eased = settled(Workload(history).eased_steps(step_time(history).finite()))
-    columns = [*zip(eased.steps, eased.values, strict=True)]
+    columns = [*eased.pairs()]
     before = eased.before(cause.since or 0)
     since = [value for step, value in columns if step in took]
     if min(len(before), len(since)) < SIDE:
@@ -280,8 +281,8 @@ def _saved(
     totals: dict[int, dict[str, float]] = defaultdict(dict)
     for worker, track in history.spans[place].items():
         of = history.counts[place][worker]
-        counts = dict(zip(of.steps, of.values, strict=True))
-        for step, value in zip(track.steps, track.values, strict=True):
+        counts = dict(of.pairs())
+        for step, value in track.pairs():
             if step in took:
                 before = totals[step].get(worker, 0.0)
                 totals[step][worker] = before + value * counts.get(step, 1.0)

@@ -7,17 +7,15 @@ from typing import Final, NamedTuple
 from otel_rl.diagnose.detectors.always_slower import longer_by_design
 from otel_rl.diagnose.detectors.idle_workers import unused_workers
 from otel_rl.diagnose.detectors.processes import fell_silent_together
-from otel_rl.diagnose.detectors.slow_phases import (
-    grown_together,
-    least_slowdowns,
-    step_time,
-)
+from otel_rl.diagnose.detectors.slow_phases import grown_together, least_slowdowns
+from otel_rl.diagnose.detectors.stalls import STALL
 from otel_rl.diagnose.detectors.standing_work import standing_work
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.history.track import gaps_s
 from otel_rl.diagnose.result import MOST_NAMED, Kind, listed
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import settled
+from otel_rl.diagnose.step_times import step_time
 from otel_rl.diagnose.thresholds import FEWEST_STEPS, FRESH_S, LONGER, LONGER_NOISE, NEWS_S
 from otel_rl.plurals import many
 from otel_rl.records import ExperimentStatus, WorkerFailure
@@ -38,7 +36,6 @@ _WORK: Final = {
 }
 _UNMEASURED: Final = "nothing tells their work (tokens, samples or lengths)"
 _UNTIMED: Final = "nothing measures how long steps take"
-_LONG: Final = 10  # times the usual duration of a step
 
 
 class Coverage(NamedTuple):
@@ -128,7 +125,7 @@ def _longest(times_s: Track) -> tuple[int, float, float] | None:
         return None
     seconds, step = max(zip(times_s.values, times_s.steps, strict=True))
     usual_s = median(times_s.values)
-    is_long = seconds >= NEWS_S and usual_s > 0 and seconds >= _LONG * usual_s
+    is_long = seconds >= NEWS_S and usual_s > 0 and seconds >= STALL * usual_s
     return (step, seconds, seconds / usual_s) if is_long else None
 
 
@@ -169,7 +166,7 @@ def doubts(
     if is_interrupted and not is_part:
         yield "its bridge was killed or stopped before the end of the run"
         return
-    is_silent = silent_s > max(FRESH_S, _LONG * usual_s)
+    is_silent = silent_s > max(FRESH_S, STALL * usual_s)
     if is_silent and history.status == ExperimentStatus.RUNNING:
         yield f"nothing was reported for {silent_s:.0f} s, and the run has not ended"
 

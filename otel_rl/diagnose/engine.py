@@ -50,6 +50,7 @@ from otel_rl.diagnose.result import MOST_NAMED, Cause, Diagnosis, Evidence, Kind
 from otel_rl.diagnose.spans.critical_path import IDLE
 from otel_rl.diagnose.spans.span_forest import UNACCOUNTED
 from otel_rl.diagnose.stats.levels import LevelChange, level, settled
+from otel_rl.diagnose.step_times import step_time, told_step_time
 from otel_rl.diagnose.thresholds import (
     A_FEW,
     FEWEST_STEPS,
@@ -217,7 +218,7 @@ def _pauses(history: RunHistory) -> Iterator[str]:
 
 def _since_change(history: RunHistory, causes: Sequence[Cause], first: int) -> int:
     """Return the step since which steps are longer, else the first step of the first cause."""
-    longer = level(settled(slow_phases.step_time(history)))
+    longer = level(settled(step_time(history)))
     if longer is not None and _is_longer(longer):
         return max(first, longer.step)
     since = causes[0].since if causes and causes[0].until is None else None
@@ -242,10 +243,10 @@ def _passed(history: RunHistory) -> list[Cause]:
     """Return past causes of longer steps, by diagnosing the beginning of the run."""
     for share in _SHORTER:
         last = history.first + int(share * (history.last - history.first))
-        longer = level(slow_phases.step_time(history.steps_between(history.first, last)))
+        longer = level(step_time(history.steps_between(history.first, last)))
         if last - history.first < _FEWEST_OF_PART or longer is None or not _is_longer(longer):
             continue
-        over = level(slow_phases.step_time(history.steps_between(longer.step, history.last)))
+        over = level(step_time(history.steps_between(longer.step, history.last)))
         if over is None or not over.is_fall(ratio=0.7):
             continue
         part = history.between(history.first, last)
@@ -333,7 +334,7 @@ def _placed(history: RunHistory, cause: Cause) -> Cause:
 
 
 def _symptoms(history: RunHistory) -> Iterator[str]:
-    track = settled(slow_phases.told_step_time(history))
+    track = settled(told_step_time(history))
     steps, eased = level(track), level(Workload(history).eased_steps(track))
     if steps is not None and _is_longer(steps) and eased is not None and _is_longer(eased):
         if eased.ratio < LONGER * slower_by_fewer_workers(history, steps.step):
@@ -373,9 +374,7 @@ def _measured(history: RunHistory, role: str, first: int) -> Mapping[PhaseKey, f
     }
     return {
         phase: sum(
-            seconds
-            for step, seconds in zip(track.steps, track.values, strict=True)
-            if step >= first and isfinite(seconds)
+            seconds for step, seconds in track.pairs() if step >= first and isfinite(seconds)
         )
         for phase, track in tracks.items()
         if track is not None

@@ -22,7 +22,6 @@ from otel_rl.diagnose.budget import (
     answering,
     budget_of,
     mean_of_workers,
-    pairs,
     seconds_of_role,
 )
 from otel_rl.diagnose.classify import (
@@ -37,25 +36,25 @@ from otel_rl.diagnose.classify import (
 )
 from otel_rl.diagnose.detectors.outcomes import are_right
 from otel_rl.diagnose.detectors.reward_hacking import unproven_rewards
-from otel_rl.diagnose.detectors.slow_phases import in_seconds, slow_kind, step_time
+from otel_rl.diagnose.detectors.slow_phases import in_seconds, slow_kind
 from otel_rl.diagnose.history.pipeline import stages_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import SLOW, Cause, Kind, Observation, Observed
 from otel_rl.diagnose.spans.span_forest import UNACCOUNTED
+from otel_rl.diagnose.step_times import step_time
 from otel_rl.diagnose.thresholds import (
     A_FEW,
     FEWEST_STEPS,
+    GOOD_PART,
+    HALF,
     LONGER,
     SIDE,
     SMALL_PART,
 )
 
 _PART: Final = 1 - 1 / LONGER  # of a step, without which it takes 1 / LONGER of its time
-_PARTS: Final = 3
 _MOST_STEPS: Final = 200  # that are read: shares need no more
-_HALF_OF_SAMPLES: Final = 0.5
 _OLDEST: Final = 8.0  # versions
-_BESIDE: Final = 0.25  # of the time at work of makers and trainers, in which both are
 _CHECKPOINT: Final = re.compile(r"checkpoint|ckpt|(^|[_.])sav(e|ing)([_.]|$)")
 
 # What each is compared with, and what speaks against it.
@@ -138,7 +137,7 @@ def observations(history: RunHistory, causes: Sequence[Cause] = ()) -> Sequence[
     whole = [*_seen(history, steps), *_unproven(history)]
     # Early steps, events and what is over are no state of a run: each part has to show it.
     beyond = {one.place for one in whole if one.is_beyond}
-    ends = [len(steps) * part // _PARTS for part in range(_PARTS + 1)]
+    ends = [len(steps) * part // A_FEW for part in range(A_FEW + 1)]
     for begin, end in pairwise(ends):
         if beyond:
             beyond &= {one.place for one in _seen(history, steps[begin:end]) if one.is_beyond}
@@ -255,7 +254,7 @@ def _bound(budget: Budget) -> Iterator[Observation]:
 def _starved(history: RunHistory, budget: Budget, steps: Sequence[int]) -> Iterator[Observation]:
     """Yield that trainers wait for samples, and whether these are made meanwhile."""
     asked = set(steps)
-    step_s = median([s for at, s in pairs(step_time(history).finite()) if at in asked] or [0.0])
+    step_s = median([s for at, s in step_time(history).finite().pairs() if at in asked] or [0.0])
     waits: dict[str, float] = defaultdict(float)
     for place in history.spans:
         is_wait = waits_for_samples(place) and only_waits(history, place)
@@ -269,7 +268,7 @@ def _starved(history: RunHistory, budget: Budget, steps: Sequence[int]) -> Itera
         return
     share, busy = waits[role] / step_s, min(1.0, sum(items_s.values()) / step_s)
     # Where roles take turns, the makers are busy for as long as the trainer waits.
-    is_beside = busy - share >= _BESIDE * min(busy, 1 - share)
+    is_beside = busy - share >= GOOD_PART * min(busy, 1 - share)
     place = max(items_s, key=lambda one: items_s[one])
     place = answering(history, place, asked) or place
     how = "are made meanwhile" if is_beside else "are made in turn"
@@ -436,7 +435,7 @@ def _samples(
         for key, track in rows_about(history, subject):
             values = track.between(steps[0], steps[-1]).values
             value = median(values) if len(values) >= FEWEST_STEPS // 2 else 0.0
-            is_share = most <= _HALF_OF_SAMPLES
+            is_share = most <= HALF
             if value < SMALL_PART or (is_share and value > 1):
                 continue
             if kind is Observed.NO_SIGNAL and are_right(history, key, history.first):
@@ -456,8 +455,8 @@ def _samples(
 
 
 _OF_SAMPLES: Final = (
-    (Observed.TRUNCATED, Subject.TRUNCATED, _HALF_OF_SAMPLES, "{:.0%} of answers are cut off"),
-    (Observed.NO_SIGNAL, Subject.DEAD_GROUPS, _HALF_OF_SAMPLES, "{:.0%} of groups have no signal"),
+    (Observed.TRUNCATED, Subject.TRUNCATED, HALF, "{:.0%} of answers are cut off"),
+    (Observed.NO_SIGNAL, Subject.DEAD_GROUPS, HALF, "{:.0%} of groups have no signal"),
     (Observed.OLD_SAMPLES, Subject.STALENESS, _OLDEST, "samples are {:.2g} versions old"),
     (Observed.MFU, Subject.MFU, inf, "devices reach {:.2g} of their peak (MFU)"),
 )

@@ -10,7 +10,7 @@ from typing import Final
 from otel_rl.diagnose.classify import Work, is_collective, only_waits, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Kind
-from otel_rl.diagnose.thresholds import EXPLAINED, FEWEST_SINCE
+from otel_rl.diagnose.thresholds import FEWEST_SINCE, GOOD_PART
 from otel_rl.semconv.spec import STEP_SPAN
 
 _SLOW: Final = {Kind.SLOW_PHASE, Kind.SLOW_GENERATION, Kind.SLOW_REWARD, Kind.STRAGGLER}
@@ -73,7 +73,7 @@ class Paths:
             median(map(taken_s.__getitem__, after)) - median(map(taken_s.__getitem__, before))
             for taken_s in (self._taken_s, self._waited_s)
         )
-        return waited_s <= max(0.0, EXPLAINED * longer_s)
+        return waited_s <= max(0.0, GOOD_PART * longer_s)
 
 
 def _is_named_work(place: PhaseKey) -> bool:

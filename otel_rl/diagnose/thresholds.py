@@ -103,6 +103,9 @@ IN_ORDER_OF_STEPS: Final = 0.75
 IN_ORDER_OF_MANY: Final = 0.85
 """The same of measures of which a run has many."""
 
+CHANCE: Final = 0.002
+"""Of an order, or of steps so near to each other, where nothing changed: over all workers."""
+
 # Parts of a whole.
 
 LEAST_PART: Final = 0.02
@@ -114,8 +117,8 @@ SMALL_PART: Final = 0.05
 LARGE_PART: Final = 0.1
 """The same of what might be noise."""
 
-EXPLAINED: Final = 0.25
-"""Of what steps take longer, for which a cause has to account."""
+GOOD_PART: Final = 0.25
+"""Of what steps take longer, for which a cause has to account; of a level, a range or a change."""
 
 HALF: Final = 0.5
 """Of a change that comes at once, is felt in the steps, or is of most."""

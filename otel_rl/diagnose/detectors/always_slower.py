@@ -17,20 +17,15 @@ from otel_rl.diagnose.classify import (
     only_waits,
     work_of,
 )
-from otel_rl.diagnose.detectors.slow_phases import (
-    in_seconds,
-    more_of,
-    slower,
-    usual_step_s,
-)
+from otel_rl.diagnose.detectors.slow_phases import in_seconds, more_of, slower
 from otel_rl.diagnose.history.pipeline import stages_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_whole_step
 from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.peers import Peers, peers_of, turn_length
-from otel_rl.diagnose.stats.pooled import pooled
-from otel_rl.diagnose.stats.usual import usual_time
+from otel_rl.diagnose.stats.pooled import pooled, usual_time
+from otel_rl.diagnose.step_times import usual_step_s
 from otel_rl.diagnose.thresholds import (
     BEYOND_NOISE,
     CLEARLY,

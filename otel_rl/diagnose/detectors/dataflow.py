@@ -14,15 +14,17 @@ from otel_rl.diagnose.classify import (
     with_gaps,
     work_of,
 )
-from otel_rl.diagnose.detectors.slow_phases import in_seconds, step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import in_seconds
 from otel_rl.diagnose.detectors.workload import Workload, follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, level, levels, smoothed
+from otel_rl.diagnose.step_times import step_time, traces_of
 from otel_rl.diagnose.thresholds import (
     A_FEW,
     BARELY,
     FAR,
+    GOOD_PART,
     IN_ORDER,
     IN_ORDER_OF_STEPS,
     LARGE_PART,
@@ -32,7 +34,6 @@ from otel_rl.diagnose.thresholds import (
     SLACK,
 )
 
-_MIN_SHARE = 0.25  # of a step, by which a wait is longer
 _LONGER_WAIT, _WAIT_NOISE = 2.5, 2.5  # times before, and its noise: waits vary more than work
 _WAIT_JUMP = 0.3  # part of it that comes at once
 _RUNS_DRY = 2  # times the age of samples in versions: steps that a buffer lasts
@@ -125,7 +126,7 @@ def _sides(steps: Sequence[int], values: Sequence[float], since: int) -> tuple[f
 def _is_longer_wait(change: LevelChange, usual_s: float) -> bool:
     clear = change.is_rise(ratio=_LONGER_WAIT, order=IN_ORDER_OF_STEPS, size=_WAIT_NOISE)
     return (
-        clear and change.jump > _WAIT_JUMP and change.after - change.before >= _MIN_SHARE * usual_s
+        clear and change.jump > _WAIT_JUMP and change.after - change.before >= GOOD_PART * usual_s
     )
 
 

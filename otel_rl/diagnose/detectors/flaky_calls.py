@@ -13,12 +13,13 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slower, step_time
+from otel_rl.diagnose.detectors.slow_phases import slower
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import BEGINNING
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.levels import level, settled
+from otel_rl.diagnose.step_times import step_time
 from otel_rl.diagnose.thresholds import A_FEW, ALIKE, FEWEST_SINCE, HALF, SEVERAL, SMALL_PART
 
 # Calls of something else, whose time does not grow with the answers of the policy.

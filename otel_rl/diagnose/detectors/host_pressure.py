@@ -9,16 +9,19 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import only_waits
-from otel_rl.diagnose.detectors.slow_phases import step_time, usual_step_s
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, level, medians, settled
 from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.diagnose.step_times import step_time, usual_step_s
 from otel_rl.diagnose.thresholds import (
     BARELY,
+    FELT,
     HALF,
     IN_ORDER_OF_MANY,
+    LARGE_PART,
+    NEARLY_ALL,
     NOISE_OF_MANY,
     SLACK,
     SMALL_PART,
@@ -52,12 +55,12 @@ _MEASURES: Final = (
     _Measure(
         re.compile(r"^host/(?P<host>[^/]+)/pressure/cpu$"),
         "of the time work waits for a CPU",
-        *(0.5, 2.0, 2.0),
+        *(HALF, 2.0, 2.0),
     ),
     _Measure(
         re.compile(r"^host/(?P<host>[^/]+)/pressure/memory$"),
         "of the time work waits for memory",
-        *(0.1, 2.0, 2.0),
+        *(LARGE_PART, 2.0, 2.0),
     ),
     _Measure(
         re.compile(r"^host/(?P<host>[^/]+)/pressure/io$"),
@@ -67,7 +70,7 @@ _MEASURES: Final = (
     _Measure(
         re.compile(r"^host/(?P<host>[^/]+)/memory/utilization/used$"),
         "of the memory is in use",
-        *(0.95, 0.99, 1.05),
+        *(NEARLY_ALL, 0.99, FELT),
     ),
     _Measure(
         re.compile(r"^host/(?P<host>[^/]+)/filesystem/utilization/used$"),

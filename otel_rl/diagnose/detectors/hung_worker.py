@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import mul
 from statistics import median
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Subject, is_collective, only_waits, tracks_about
 from otel_rl.diagnose.detectors.stalls import STALL, own_step
@@ -25,12 +25,11 @@ from otel_rl.diagnose.thresholds import (
     FEWEST_STEPS,
     LONGER,
     NEWS_S,
+    SIDE,
 )
 from otel_rl.goodput import duration
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
-
-_REPORTS: Final = 5  # of a worker, of which one or two may be late
 
 
 class Hang(NamedTuple):
@@ -200,7 +199,8 @@ def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
             continue
         tell |= {worker}
         phase = key.partition("/phase/age/")[2]
-        least_s = max(steps_s, _REPORTS * report_interval_s(history, worker))
+        # One or two of so many reports may be late.
+        least_s = max(steps_s, SIDE * report_interval_s(history, worker))
         hang = _hang(history, worker, phase, track.finite(), least_s)
         if hang is not None:
             yield hang

@@ -7,11 +7,11 @@ purpose. The run misses the worker if steps take longer since then.
 from collections.abc import Iterator
 
 from otel_rl.diagnose.detectors.hung_worker import Hang, hung_workers_of
-from otel_rl.diagnose.detectors.slow_phases import between_steps, step_time
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.levels import settled, soon
+from otel_rl.diagnose.step_times import between_steps, step_time
 from otel_rl.diagnose.thresholds import FELT, IN_ORDER_OF_STEPS, SLACK
 
 

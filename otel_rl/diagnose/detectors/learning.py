@@ -22,7 +22,9 @@ from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departur
 from otel_rl.diagnose.thresholds import (
     A_FEW,
     FAR,
+    FEWEST_SINCE,
     FEWEST_VARYING,
+    GOOD_PART,
     IN_ORDER,
     LONGER_NOISE,
     MANY,
@@ -32,7 +34,7 @@ from otel_rl.diagnose.thresholds import (
 )
 
 # Age of the oldest samples of a batch, in units of the usual one; and most steps of a jump.
-_OLDEST, _MOST_MIXED = 2.0, 4
+_OLDEST, _MOST_MIXED = 2.0, FEWEST_SINCE
 
 
 _LOWER, _HIGHER = 0.4, 3.0  # times the entropy or KL before
@@ -41,8 +43,6 @@ _FALL = 0.3  # part of the best reward
 
 _FINITE_AGAIN = 20  # steps after the last value that was not a number
 
-
-_NEAR = 0.25  # of the range of the spread of rewards so far
 
 # A scorer that is a part of the reward is wrong together with it.
 _PART_OF_REWARD = re.compile(r"(^|[/_])rewards?/(?!(true|gold|ground_?truth)(/|_|$))")
@@ -113,7 +113,7 @@ def _turned(history: RunHistory, key: str, worker: str, first: int) -> int | Non
     # A snapshot of many quick steps has the newest of them; its rows tell them apart.
     before = max((step for step in of[worker].steps if step < first), default=None)
     finite, rows = before is not None, history.rows.get(key, Track())
-    for step, value in zip(rows.steps, rows.values, strict=True):
+    for step, value in rows.pairs():
         if before is not None and step <= before:
             continue
         if before is not None and step > first:
@@ -128,7 +128,7 @@ def _counted_odd(history: RunHistory) -> list[tuple[int, str, str]]:
     """Return the first (step, key, worker) of each count of NaN or infinite elements."""
     found = []
     for key, worker, track in tracks_about(history, Subject.NONFINITE):
-        odd = [step for step, value in zip(track.steps, track.values, strict=True) if value > 0]
+        odd = [step for step, value in track.pairs() if value > 0]
         if odd and worker is not None:
             found.append((min(odd), key, worker))
     return found
@@ -246,7 +246,7 @@ def _is_new(found: Jump, track: Track) -> bool:
     if not before:  # steps that were repeated are in order of time
         return True
     least, most = min(before), max(before)
-    near = _NEAR * (most - least)
+    near = GOOD_PART * (most - least)
     return not least - near <= found.after <= most + near
 
 
@@ -270,7 +270,7 @@ def _start(history: RunHistory, rewards: Track) -> int:
     old = Track()
     for _, ages in rows_about(history, Subject.STALENESS):
         old = max(old, ages, key=lambda one: len(one.steps))
-    age = dict(zip(old.steps, old.values, strict=True))
+    age = dict(old.pairs())
     for place in range(START, 2 * START):
         if place >= len(rewards.steps) or START + age.get(rewards.steps[place - 1], 0.0) <= place:
             return place

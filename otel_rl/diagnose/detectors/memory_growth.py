@@ -15,7 +15,12 @@ from typing import Final, NamedTuple
 
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
-from otel_rl.diagnose.thresholds import FEWEST_VARYING, HALF, SMALL_PART
+from otel_rl.diagnose.thresholds import (
+    FEWEST_VARYING,
+    GOOD_PART,
+    HALF,
+    SMALL_PART,
+)
 
 _PROCESS: Final = re.compile(r"^(?P<role>[^/]+)/process/memory/usage$")
 _DEVICE: Final = re.compile(
@@ -25,7 +30,6 @@ _DEVICE: Final = re.compile(
 _HOST: Final = re.compile(r"^(?P<place>host/(?P<host>[^/]+))/memory/usage/used$")
 
 _PARTS: Final = 4  # of the steps, each of which has more than the one before
-_STARTS: Final = 0.25  # of the steps since memory was least: a process that starts fills its caches
 _AHEAD: Final = 0.6  # of the steps in which it grew: a cache that fills evenly may be full before
 _OFF: Final = 0.2  # of its growth, by which memory is off the line
 _NOISE: Final = 6.0  # deviations from its line, by which it has grown
@@ -148,7 +152,7 @@ def _growth(memory: _Memory) -> _Growth | None:
     seen = len(lows) - begun
     if seen < FEWEST_VARYING:
         return None
-    first = begun + int(_STARTS * seen)
+    first = begun + int(GOOD_PART * seen)  # a process that starts fills its caches
     ends = [first + part * (len(lows) - first) // _PARTS for part in range(_PARTS + 1)]
     parts = [slice(begin, end) for begin, end in pairwise(ends)]
     levels = [min(lows[part]) for part in parts]
@@ -194,7 +198,7 @@ def _of_steps(track: Track) -> tuple[Sequence[int], Sequence[float], Sequence[fl
     steps: list[int] = []
     lows: list[float] = []
     highs: list[float] = []
-    for step, value in zip(track.steps, track.values, strict=True):
+    for step, value in track.pairs():
         if steps and step <= steps[-1]:
             lows[-1], highs[-1] = min(lows[-1], value), max(highs[-1], value)
         else:

@@ -6,15 +6,16 @@ from math import inf
 from statistics import median
 
 from otel_rl.diagnose.classify import Subject, only_waits, tracks_about, waits_for_samples
-from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.detectors.workload import change_steps, follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, begun, level, smoothed
 from otel_rl.diagnose.stats.trends import departure
+from otel_rl.diagnose.step_times import step_time
 from otel_rl.diagnose.thresholds import (
     CLEARLY,
     FEWEST_SINCE,
+    GOOD_PART,
     HALF,
     LEAST_PART,
     NOISE_OF_COUNTS,
@@ -24,7 +25,6 @@ from otel_rl.diagnose.thresholds import (
 
 _TIMES_OLDER, _OLDER = 1.8, 1.5  # times, and versions
 _FILLED = 2  # times the age of its samples: steps until a buffer is full for the first time
-_AT_LEVEL = 0.25  # of a change, by which values are off a level
 _LITTLE_OLDER = 2.5  # versions
 _GROWN = 2  # of the later samples, in versions
 _SELDOM = 0.2  # of the steps
@@ -91,7 +91,7 @@ def _was_full(history: RunHistory, track: Track, change: LevelChange) -> bool:
     before = track.before(change.step)
     half = len(before) // 2
     moved = abs(median(before[half:]) - median(before[:half])) if half else inf
-    if moved > _AT_LEVEL * (change.after - change.before):
+    if moved > GOOD_PART * (change.after - change.before):
         return False
     steps = step_time(history).finite()
     long_s = LEAST_PART * median(steps.values) if steps.values else 0.0
@@ -170,9 +170,9 @@ def _steps_at_level(history: RunHistory, track: Track, change: LevelChange) -> i
     begins.
     """
     first = _first_usual(history)
-    near = _AT_LEVEL * (change.after - change.before)
+    near = GOOD_PART * (change.after - change.before)
     own = track.finite()
-    columns = zip(own.steps, own.values, strict=True)
+    columns = own.pairs()
     at = [step for step, value in columns if step < change.step and value - change.before > -near]
     since = max(first, min(at, default=change.step))
     if history.has_gaps:  # their numbers count samples
@@ -185,7 +185,7 @@ def _first_usual(history: RunHistory) -> int:
     steps = step_time(history).finite()
     newest = steps.values[len(steps.values) // 2 :][-SEVERAL:]
     usual_s = median(newest) if newest else 0.0
-    columns = zip(steps.steps, steps.values, strict=True)
+    columns = steps.pairs()
     return next((step for step, took_s in columns if took_s <= CLEARLY * usual_s), history.first)
 
 

@@ -22,6 +22,8 @@ from otel_rl.diagnose.thresholds import (
     BARELY,
     FEWEST_BEFORE,
     FEWEST_SINCE,
+    FEWEST_STEPS,
+    GOOD_PART,
     HALF,
     LARGE_PART,
     MANY,
@@ -33,10 +35,7 @@ from otel_rl.diagnose.thresholds import (
 from otel_rl.semconv.outcomes import FAILED, Outcome
 
 _AT_ONCE: Final = 0.2  # share of failures of which one step is enough
-_MANY_FAIL: Final = 0.25  # of calls, where no outcome is told
-_MIXED: Final = 4  # most steps until a batch has nothing but samples from after a change
-_NEAR: Final = 8  # values of the reward before
-_REWARDED: Final = 0.5  # a reward of most prompts solved, where nothing tells its scale
+_MIXED: Final = FEWEST_SINCE  # steps until a batch has nothing but samples from after a change
 _SHARE: Final = 1.0
 
 _OUTCOMES: Final = "sample/outcomes/"
@@ -139,7 +138,7 @@ def _worst(history: RunHistory, found: _Onset) -> tuple[str, str, str] | None:
     for of, track in _outcomes(history):
         if of[1] not in FAILED:
             continue
-        totals = [*_pairs(track.finite())]
+        totals = [*track.finite().pairs()]
         before = [value for step, value in totals if step < found.since]
         until = [value for step, value in totals if found.until is None or step <= found.until]
         failed[of] += max(until, default=0.0) - max(before, default=0.0)
@@ -183,7 +182,7 @@ def _by_workers(history: RunHistory, key: str, rows: Track) -> Track:
         each = sum(number.values()) / len(rows.values)
         return _shares(
             history,
-            {step: each * value for step, value in zip(rows.steps, rows.values, strict=True)},
+            {step: each * value for step, value in rows.pairs()},
             dict.fromkeys(rows.steps, each),
         )
     return _shares(history, total, number)
@@ -205,7 +204,7 @@ def _shown(history: RunHistory) -> Iterator[Cause]:
     """Find failures by themselves, with a reward that falls by as much as zeros would lower it."""
     for what, key, track in _failures(history):
         found = _onset(track, LARGE_PART)
-        if found is None or found.is_first or found.after - found.before < _MANY_FAIL:
+        if found is None or found.is_first or found.after - found.before < GOOD_PART:
             continue
         lasting = sum(step >= found.since for step in track.steps)
         if lasting < FEWEST_SINCE or any(settings_changed(history, found.since)):
@@ -247,17 +246,17 @@ def _failures(history: RunHistory) -> Iterator[tuple[str, str, Track]]:
 def _by_step(of: Mapping[str, Track]) -> dict[int, float]:
     summed: dict[int, float] = defaultdict(float)
     for track in of.values():
-        for step, value in zip(track.steps, track.values, strict=True):
+        for step, value in track.pairs():
             summed[step] += value
     return {step: value for step, value in summed.items() if value > 0}
 
 
 def _fall(track: Track, found: _Onset) -> tuple[float, float] | None:
     """Return the reward before and in a stretch, if it fell by what failures would lower it."""
-    before = [value for step, value in _pairs(track) if step < found.since][-_NEAR:]
+    before = track.before(found.since)[-FEWEST_STEPS:]
     within = [
         value
-        for step, value in _pairs(track)
+        for step, value in track.pairs()
         if step >= found.since and (found.until is None or step <= found.until + _MIXED)
     ]
     after = within[_MIXED:] if len(within) >= _MIXED + FEWEST_SINCE else within[-FEWEST_SINCE:]
@@ -271,15 +270,11 @@ def _fall(track: Track, found: _Onset) -> tuple[float, float] | None:
 
 def _answers_are_longer(history: RunHistory, found: _Onset) -> bool:
     for _, track in rows_about(history, Subject.RESPONSE_LENGTH):
-        before = [value for step, value in _pairs(track) if step < found.since][-_NEAR:]
-        after = [value for step, value in _pairs(track) if step >= found.since]
+        before = track.before(found.since)[-FEWEST_STEPS:]
+        after = track.since(found.since)
         if before and after and median(after) > BARELY * median(before):
             return True
     return False
-
-
-def _pairs(track: Track) -> Iterator[tuple[int, float]]:
-    return zip(track.steps, track.values, strict=True)
 
 
 class _Dead(NamedTuple):
@@ -359,23 +354,18 @@ def _dead(history: RunHistory) -> Iterator[_Dead]:
 def are_right(history: RunHistory, key: str, since: int) -> bool:
     beside = key.rpartition("/")[0]
     shares = [
-        [
-            value
-            for step, value in _pairs(history.rows[f"{beside}/{which}"].finite())
-            if step >= since
-        ]
+        history.rows[f"{beside}/{which}"].finite().since(since)
         for which in ("all_right", "all_wrong")
         if f"{beside}/{which}" in history.rows
     ]
     if len(shares) == 2 and all(shares):  # both
         return fmean(shares[0]) >= OFTEN * (fmean(shares[0]) + fmean(shares[1]))
     for _, rewards in rows_about(history, Subject.REWARD_MEAN):
-        before = [value for step, value in _pairs(rewards) if step < since]
-        after = [value for step, value in _pairs(rewards) if step >= since]
+        before, after = rewards.before(since), rewards.since(since)
         if not after:
             continue
         if len(before) >= SEVERAL:
             near: Sequence[float] = sorted(before)[-max(A_FEW, len(before) // 4) :]
             return median(after) >= median(near)
-        return median(after) >= _REWARDED
+        return median(after) >= HALF  # most are solved, if nothing tells the scale of the rewards
     return False

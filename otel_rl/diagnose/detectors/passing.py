@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slower, usual_step_s
+from otel_rl.diagnose.detectors.slow_phases import added_s, slower
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.logged_work import with_logged_work
@@ -19,6 +19,7 @@ from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.diagnose.step_times import usual_step_s
 from otel_rl.diagnose.thresholds import (
     BEYOND_NOISE,
     FEWEST_SINCE,
@@ -68,23 +69,15 @@ def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
         worker = slow[0] if len(slow) == 1 < len(own) else None
         if worker is not None:
             found = _passing(own[worker]) or found
-        if found is not None and _longer_s(history, place, found) >= least_s:
+        if found is not None and added_s(history, place, worker, found.usual, found.now) >= least_s:
             yield _cause(history, place, worker, found)
-
-
-def _longer_s(history: RunHistory, place: PhaseKey, found: _Slow) -> float:
-    """Return the seconds that slow work adds to a step, which may do the work several times."""
-    counts = history.counts[place].values()
-    steps = sum(len({*of.steps}) for of in counts)
-    times = sum(sum(of.values) for of in counts) / max(1, steps)
-    return max(1.0, times) * (found.now - found.usual)
 
 
 def _has(track: Track, found: _Slow | None) -> bool:
     """Return whether the worker was slow while its role was, or at all if the role was not."""
     if found is None:
         return _passing(track) is not None
-    columns = [*zip(track.steps, track.values, strict=True)]
+    columns = [*track.pairs()]
     inside = [value for step, value in columns if found.since <= step < found.until]
     others = [value for step, value in columns if not found.since <= step < found.until]
     return bool(inside and others) and median(inside) >= sqrt(found.now / found.usual) * median(

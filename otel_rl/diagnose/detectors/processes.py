@@ -23,6 +23,7 @@ from otel_rl.diagnose.thresholds import (
     FEWEST_PEERS,
     FEWEST_STEPS,
     HALF,
+    IN_ORDER,
     LEAST_PART,
     LONGER,
     NEARLY_ALL,
@@ -43,7 +44,6 @@ _NEARER = 0.2  # of the lateness, in three exports
 _EVIDENT_SKEW_S = 0.02
 _IN_ORDER_OF_LIMITS = 0.9  # a limit that is set does not vary
 _OF_MISSES = 0.3  # weight of cache misses
-_TELLING = 0.7  # weight of evidence that tells of thrashing alone; cache misses only add to it
 _MORE_GC, _IN_ORDER_OF_GC = 3.0, 0.6  # times before: collections come now and then
 _GC_SHARE_FELT = 0.015  # of a step, where work takes as much longer as the collector stops it
 _GC_FELT = 0.6  # part of these pauses by which it does
@@ -506,12 +506,12 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
                 one = Evidence(what, key, worker, change.before, change.after)
                 weight = 1.0 if subject is Subject.PREEMPTIONS else _OF_MISSES
                 evidence.append((weight * change.change.order, change.step, one))
-    if not any(weight >= _TELLING for weight, *_ in evidence):
+    if not any(weight >= IN_ORDER for weight, *_ in evidence):
         return
     evidence.sort(key=lambda one: -one[0])
     strongest = evidence[0][2]
-    workers = {one.worker for weight, _, one in evidence if weight >= _TELLING and one.worker}
-    since = min(step for weight, step, _ in evidence if weight >= _TELLING)
+    workers = {one.worker for weight, _, one in evidence if weight >= IN_ORDER and one.worker}
+    since = min(step for weight, step, _ in evidence if weight >= IN_ORDER)
     role = (strongest.key or "").partition("/")[0]
     yield Cause(
         Kind.KV_THRASH,
@@ -619,4 +619,4 @@ def _grown(track: Track) -> float:
 
 
 def _first_rise(track: Track) -> int:
-    return next((s for s, v in zip(track.steps, track.values, strict=True) if v > 0), 0)
+    return next((s for s, v in track.pairs() if v > 0), 0)

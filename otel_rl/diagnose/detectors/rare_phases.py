@@ -13,11 +13,12 @@ from math import sqrt
 from statistics import median
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slower, usual_step_s
+from otel_rl.diagnose.detectors.slow_phases import slower
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.levels import medians
+from otel_rl.diagnose.step_times import usual_step_s
 from otel_rl.diagnose.thresholds import A_FEW, BEYOND_NOISE, FAR, HALF, NEARLY_ALL, SIDE
 from otel_rl.goodput import duration
 
@@ -34,7 +35,7 @@ def rare_phases(history: RunHistory) -> Iterator[Cause]:
             continue
         longest: dict[int, float] = defaultdict(float)
         for track in tracks.values():
-            for step, value in zip(track.steps, track.values, strict=True):
+            for step, value in track.pairs():
                 longest[step] = max(longest[step], value)
         if len(longest) > _RARE * (history.last - history.first + 1):
             continue

@@ -9,11 +9,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import comb, exp, factorial, inf, log, sqrt
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slower, step_time
+from otel_rl.diagnose.detectors.slow_phases import slower
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import BEGINNING
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
@@ -23,8 +23,10 @@ from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.diagnose.stats.medians import Ratios, ToMedian
 from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.diagnose.step_times import step_time
 from otel_rl.diagnose.thresholds import (
     A_FEW,
+    CHANCE,
     CLEARLY,
     FEWEST_PEERS,
     FEWEST_SINCE,
@@ -38,8 +40,7 @@ _FEWEST_STEPS = 20  # that are compared, also before the first odd one
 _FAR = 1.35  # times its peers
 _FAR_NOISE = 4.5  # times the noise of that ratio
 _MOST_EXPONENT = 300.0  # times any value, it is a number
-_CHANCE = 1.5e-3  # that odd steps are no more than the share of one worker
-_LIKELY = 0.02  # the same where they cost much, or all workers have them
+_LIKELY = 0.02  # chance of odd steps that cost much, or that all workers have
 _LEAST_TOLD = 0.01  # part of the time of all steps
 _KNOWN = 100  # steps of other runs without one: accidents are rare, also in a short run
 _MOST_OF_ALL = 0.4  # of the steps: more are another level
@@ -98,17 +99,17 @@ def _own_trouble(
         return ()
     workers, faster = len(found.of), found.faster[worker]
     cost = _longer_s(steps) / max(LEAST_DIVISOR, whole_s)
-    chance = _LIKELY if cost >= SMALL_PART else _CHANCE
+    chance = _LIKELY if cost >= SMALL_PART else CHANCE
     if (
         len(steps) >= FEWEST_SINCE
         and _lost_part(history, steps, faster, whole_s) >= LEAST_PART
         and workers * _tail(len(steps) + others, len(steps), 1 / workers) < chance
     ):
         return steps
-    newest = steps[-A_FEW:]
+    newest, rate = steps[-A_FEW:], (others + 1) / (found.compared * (workers - 1) + _KNOWN)
     is_near = (
         found.beyond[worker] > 1
-        and _chance_of(newest, (others + 1) / (found.compared * (workers - 1) + _KNOWN)) < _CHANCE
+        and workers * _chance_of(newest, rate) < CHANCE
         and _lost_s(newest, faster) >= SMALL_PART * _since_s(history, newest[0].step)
     )
     return newest if is_near else ()
@@ -132,18 +133,17 @@ def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
     """Find work that takes a whole role far longer in some steps, and never did before."""
     history = with_logged_work(history)
     steps = step_time(history).finite()
-    took_s = dict(zip(steps.steps, steps.values, strict=True))
+    took_s = dict(steps.pairs())
     if len(took_s) < 2 * _FEWEST_STEPS or not any(took_s.values()):
         return
-    load, usual_s = Workload(history), median(took_s.values())
+    load, usual_s, mean_s = Workload(history), median(took_s.values()), fmean(took_s.values())
     for place, tracks in history.spans.items():
         if only_waits(history, place):
             continue
         of_all = settled(load.eased(place, pooled(history, place)))
         odd = _odd_of_all(of_all)
-        calls = sum(sum(of.values) for of in history.counts[place].values())
-        in_step = max(1.0, calls / len(tracks) / max(1, len(of_all.values)))
-        cost = in_step * _longer_s(odd) / sum(took_s.values())
+        longer_s = _longer_s(odd) / max(1, len(of_all.values))  # each, on average
+        cost = history.calls_in_step(place) * longer_s / mean_s
         is_felt = all(
             took_s.get(one.step, 0.0) >= usual_s + HALF * (one.own_s - one.peers_s) for one in odd
         )
@@ -189,7 +189,7 @@ def _is_of_all(tracks: Mapping[str, Track], odd: Sequence[_Odd]) -> bool:
     steps, far = {one.step for one in odd}, sqrt(median(one.times for one in odd))
     for track in tracks.values():
         usual = median(track.values)
-        slow = {s for s, v in zip(track.steps, track.values, strict=True) if v >= far * usual}
+        slow = {s for s, v in track.pairs() if v >= far * usual}
         if len(slow & steps) < OFTEN * len(steps):
             return False
     return True

@@ -23,9 +23,13 @@ from otel_rl.diagnose.thresholds import (
     A_FEW,
     FEWEST_BEFORE,
     FEWEST_SINCE,
+    FEWEST_STEPS,
+    GOOD_PART,
+    HALF,
     IN_ORDER_OF_MANY,
     LARGE_PART,
     LONGER_NOISE,
+    MOSTLY,
     NOISE_OF_MANY,
     SEVERAL,
 )
@@ -46,14 +50,11 @@ _NO_SCORE: Final = re.compile(
     r"|ratio|frac|clip|value|samples|steps?([/_]|$)|/(min|max|p\d+|rank_\w+|rate|per_step)$"
 )
 
-_FALL: Final = 0.25  # part of the best
-_NEAR: Final = 8  # values, of the reward before
 _APART: Final = 0.03  # of the range of the reward: as far is a score that it follows
 # Of the range, and of the gain, of the reward: form may be paid beside what the score tells.
-_BONUS, _MOST_OF_IT = 0.25, 0.7
-_AGREED: Final = 0.8  # part of the values before
+_MOST_OF_IT = 0.7
 _REPEATED: Final = 2.0  # times before
-_SHORTER, _LONGER = 0.5, 1.6  # times what the trend lets expect
+_LONGER: Final = 1.6  # times what the trend lets expect
 
 
 class _Sign(NamedTuple):
@@ -156,10 +157,10 @@ def _gain(track: Track, since: int) -> tuple[float, float] | None:
     """Return the reward before and at the end, if it is clearly higher since a step."""
     before = track.before(since)
     after = track.values[len(before) :]
-    if len(before) < _NEAR or len(after) < FEWEST_SINCE:
+    if len(before) < FEWEST_STEPS or len(after) < FEWEST_SINCE:
         return None
     noise = spread([b - a for a, b in pairwise(track.values)])
-    first, last = median(before[-_NEAR:]), median(after[len(after) // 2 :])
+    first, last = median(before[-FEWEST_STEPS:]), median(after[len(after) // 2 :])
     is_higher = last - first > LONGER_NOISE * max(noise, least_noise(first))
     return (first, last) if is_higher and last == max(first, last) else None
 
@@ -187,7 +188,7 @@ def _parted(rewards: Sequence[tuple[str, Track]], scores: Mapping[str, Track]) -
     """
     found = []
     for reward_key, reward in rewards:
-        paid = dict(zip(reward.steps, reward.values, strict=True))
+        paid = dict(reward.pairs())
         parted = []
         both = {key: _both(paid, score) for key, score in scores.items()}
         both = {key: values for key, values in both.items() if len(values) >= FEWEST_BEFORE}
@@ -195,11 +196,13 @@ def _parted(rewards: Sequence[tuple[str, Track]], scores: Mapping[str, Track]) -
             since = _parts_at([gap for _, gap, _ in values], reward)
             if since is None:
                 continue
-            before, after = values[max(0, since - _NEAR) : since], values[since:]
+            before, after = values[max(0, since - FEWEST_STEPS) : since], values[since:]
             true = [median(value for *_, value in part) for part in (before, after)]
             got = [median(gap + value for _, gap, value in part) for part in (before, after)]
             gap, scale = got[1] - true[1], max(reward.values) - min(reward.values)
-            is_bonus = gap < _BONUS * scale and true[1] - true[0] > _MOST_OF_IT * (got[1] - got[0])
+            is_bonus = gap < GOOD_PART * scale and true[1] - true[0] > _MOST_OF_IT * (
+                got[1] - got[0]
+            )
             if true[1] <= true[0] or (_TRUE.search(key) and not is_bonus):
                 parted.append(_left_behind(reward_key, key, values[since][0], got, true))
         if 2 * len(parted) > len(both):
@@ -209,7 +212,7 @@ def _parted(rewards: Sequence[tuple[str, Track]], scores: Mapping[str, Track]) -
 
 def _both(paid: Mapping[int, float], score: Track) -> Sequence[tuple[int, float, float]]:
     """Return for each step with a score: step, reward above the score, score."""
-    of_steps = zip(score.steps, score.values, strict=True)
+    of_steps = score.pairs()
     return [(step, paid[step] - value, value) for step, value in of_steps if step in paid]
 
 
@@ -241,7 +244,7 @@ def _parts_at(gaps: Sequence[float], reward: Track) -> int | None:
     near = sum(abs(gap) <= margin for gap in before)
     noise = LONGER_NOISE * spread([b - a for a, b in pairwise(before)])
     is_clear = median(after) > max(2 * margin, noise)
-    return last + 1 if near >= _AGREED * len(before) and is_clear else None
+    return last + 1 if near >= MOSTLY * len(before) and is_clear else None
 
 
 def _falling(scores: dict[str, Track]) -> Iterator[_Sign]:
@@ -253,7 +256,7 @@ def _falling(scores: dict[str, Track]) -> Iterator[_Sign]:
 
 
 def _fall(key: str, track: Track) -> _Sign | None:
-    fall = find_fall(track.values, part=_FALL)
+    fall = find_fall(track.values, part=GOOD_PART)
     if fall is None:
         return None
     # The last value that is still as good as the best ones begins the fall.
@@ -288,7 +291,7 @@ def _of_length(
         if max(gains, default=0.0) < NOISE_OF_MANY or max(others, default=0.0) >= LONGER_NOISE:
             continue
         expected = left.windows[-1].expected
-        shorter = left.after < _SHORTER * min(*expected, left.before)
+        shorter = left.after < HALF * min(*expected, left.before)
         # A policy that learns to reason writes more, and its score on other tasks rises.
         longer = bool(others) and left.after > _LONGER * max(*expected, left.before)
         if shorter or longer:

@@ -7,15 +7,17 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
-from otel_rl.diagnose.detectors.slow_phases import in_seconds, step_time
+from otel_rl.diagnose.detectors.slow_phases import in_seconds
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import MOST_WORKERS, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, medians, settled, soon
 from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.diagnose.step_times import step_time
 from otel_rl.diagnose.thresholds import (
     A_FEW,
     AS_MUCH,
     FEWEST_SINCE,
+    GOOD_PART,
     HALF,
     IN_ORDER,
     IN_ORDER_OF_STEPS,
@@ -28,8 +30,6 @@ from otel_rl.diagnose.thresholds import (
 
 _PROTOCOLS = ("http", "rpc")
 _MIN_DELAY_S = 0.01
-_EXPLAINED = 0.3  # of what steps take longer
-_FASTEST = 10  # one value of so many is faster
 
 
 def slow_messages(history: RunHistory) -> Iterator[Cause]:
@@ -89,7 +89,7 @@ def _late_calls(history: RunHistory) -> Iterator["_Late"]:
     work = _work_without_syncs(history)
     for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
         track = settled(track)
-        change = soon(track)
+        change = soon(track, among=len(history.workers.get(key, ())))
         if change is None or not change.is_rise(ratio=MUCH_LONGER, order=IN_ORDER_OF_STEPS):
             continue
         if change.ratio < MUCH_LONGER * common_ratio(work, change.step):
@@ -117,7 +117,7 @@ def _longer_fastest(track: Track, change: LevelChange) -> float:
     """
     values, place = track.finite().values, change.change.place
     before, after = sorted(values[:place]), sorted(values[place:])
-    return after[len(after) // _FASTEST] - before[len(before) // _FASTEST]
+    return after[int(LARGE_PART * len(after))] - before[int(LARGE_PART * len(before))]
 
 
 class _Late(NamedTuple):
@@ -183,7 +183,7 @@ def _explains(history: RunHistory, late: _Late) -> bool:
     if found is None:
         return True
     calls = max(1.0, _calls(history, late) / max(1, history.last - late.change.step + 1))
-    return calls * late.on_the_way >= _EXPLAINED * (found[1] - found[0])
+    return calls * late.on_the_way >= GOOD_PART * (found[1] - found[0])
 
 
 def _calls(history: RunHistory, late: _Late) -> float:

@@ -10,16 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice
 from math import inf, log, sqrt
 from statistics import median
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Work, is_collective, only_waits, work_of
 from otel_rl.diagnose.detectors.workload import Workload
-from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.timings import as_seconds, is_step, is_step_time
 from otel_rl.diagnose.logged_work import with_logged_work
 from otel_rl.diagnose.off_the_path import Paths
 from otel_rl.diagnose.open_work import with_open_work
@@ -28,16 +26,16 @@ from otel_rl.diagnose.stats.changes import DEVIATION, LEAST_DIVISOR, spread
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled, soon
 from otel_rl.diagnose.stats.peers import Peers, peers_of
 from otel_rl.diagnose.stats.pooled import pooled
-from otel_rl.diagnose.stats.step_sums import step_sums
+from otel_rl.diagnose.step_times import step_time, traces_of, usual_step_s
 from otel_rl.diagnose.thresholds import (
     A_FEW,
     ALIKE,
     BEYOND_NOISE,
-    EXPLAINED,
     FELT,
     FEWEST_BEFORE,
     FEWEST_PEERS,
     FEWEST_SINCE,
+    GOOD_PART,
     HALF,
     IN_ORDER_OF_MANY,
     IN_ORDER_OF_STEPS,
@@ -106,76 +104,10 @@ class _Slow(NamedTuple):
     share: float
 
 
-def step_time(history: RunHistory) -> Track:
-    of_paths = history.once("time of paths", None, lambda: _of_paths(history))
-    if of_paths.values:
-        return of_paths
-    for key, rows in history.rows.items():
-        if key.endswith("/iteration/duration"):
-            return rows
-    named = (as_seconds(*one) for one in sorted(history.rows.items()) if is_step_time(one[0]))
-    found = next(named, None)
-    if found is not None:
-        return found
-    return _of_spans(history) if history.is_told_by_spans else _of_whole_steps(history)
-
-
-def _of_paths(history: RunHistory) -> Track:
-    track = Track()
-    for step in history.steps:
-        track.add(step.step, 0.0, sum(seconds for *_, seconds in step.path))
-    return track
-
-
-def _of_spans(history: RunHistory) -> Track:
-    """Return the time of each step, for a run whose steps only spans report."""
-    news = between_steps(history)
-    sums = step_sums(history, median(news.values) if news.values else 0.0)
-    return sums if 2 * len(sums.values) > len(news.values) else news
-
-
-def _of_whole_steps(history: RunHistory) -> Track:
-    """Return the time of spans around whole steps, in which parts are not nested."""
-    rhythm = Rhythm.of(history)
-    whole = [
-        pooled(history, place)
-        for place in sorted(history.spans)
-        if is_step(place.phase) and only_waits(history, place)
-    ]
-    long = [
-        track
-        for track in whole
-        if rhythm and track.values and median(track.values) >= HALF * rhythm.usual_s
-    ]
-    return max(long, key=lambda track: len(track.values), default=Track())
-
-
-def between_steps(history: RunHistory) -> Track:
-    """Return the time from the first news of each step to that of the next one."""
-    track = Track()
-    known = sorted(history.known_steps) if history.has_gaps else []
-    for (step, begun_s), (later, next_s) in pairwise(sorted(history.begun_s.items())):
-        steps = bisect_left(known, later) - bisect_left(known, step) if known else later - step
-        track.add(step, 0.0, (next_s - begun_s) / max(1, steps))
-    return track
-
-
-def told_step_time(history: RunHistory) -> Track:
-    """Return the time of each step, by the time of its report where nothing measures it."""
-    measured = step_time(history)
-    return measured if measured.values else between_steps(history)
-
-
 def slow_kind(place: PhaseKey, *, is_alone: bool = False) -> Kind:
     """Return the kind of fault if a phase takes longer, for one worker alone or for its role."""
     kind = Kind.SLOW_PHASE if is_collective(place) else _KINDS[work_of(place)]
     return Kind.STRAGGLER if is_alone and kind in _IN_STEP else kind
-
-
-def traces_of(history: RunHistory, since: int, count: int = A_FEW) -> list[str]:
-    steps = [step for step in history.steps if step.step >= since and step.trace_id]
-    steps.sort(key=lambda step: -sum(seconds for *_, seconds in step.path))
-    return [step.trace_id for step in steps[:count]]
 
 
 def slow_work(history: RunHistory) -> Iterator[Cause]:
@@ -197,7 +129,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             continue  # who comes last waits a little longer by chance
         # A part of every step has to explain a good part of the added duration of steps.
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
-        least_s = max(LEAST_PART * usual_s, EXPLAINED * longer_s if is_of_steps else 0.0)
+        least_s = max(LEAST_PART * usual_s, GOOD_PART * longer_s if is_of_steps else 0.0)
         peers = peers_of(history, place)
         alone = (
             []
@@ -226,7 +158,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             for before, after in [medians(track, found.step) or _NO_LEVELS]
             if (share := more_of(history, place, worker, found.step, before, after))
             > _least_share(found)
-            and calls_in_step(history, place, worker) * (after - before) > least_s
+            and added_s(history, place, worker, before, after) > least_s
         ]
         if excess >= _least_ratio(found) and 2 * len(slow) >= len(tracks):
             is_alone = len(slow) == 1 < len(tracks) and _is_apart(slow[0], tracks)
@@ -436,8 +368,8 @@ def _slower_than_peers(
         return None
     before, after = medians(track, found.step) or _NO_LEVELS
     uneven = 0.0
-    added_s = calls_in_step(history, place, worker) * (after - before)
-    if unfelt is not None and not _shows(unfelt, found.step, added_s):
+    more_s = added_s(history, place, worker, before, after)
+    if unfelt is not None and not _shows(unfelt, found.step, more_s):
         uneven = _UNEVEN / sum(step >= found.step for step in relative.steps)
     least_ratio = _least_ratio(found, uneven, noise=_noise_of_all(of_all.values(), found.step))
     if not found.is_rise(ratio=least_ratio, order=_MOSTLY, size=STANDS_OUT):
@@ -445,7 +377,7 @@ def _slower_than_peers(
     share = more_of(history, place, worker, found.step, before, after)
     # Its peers may have become faster, which is no slowdown of its own.
     own_ratio = min(_MIN_OWN_RATIO, NEARLY_ALL * found.ratio)
-    if after < own_ratio * before or added_s < least_s or share < _least_share(found):
+    if after < own_ratio * before or more_s < least_s or share < _least_share(found):
         return None
     return _Slow(
         worker, _begun(track, found.step, before, after), before, after, found.ratio, share
@@ -510,7 +442,7 @@ def _least(tracks: Mapping[str, Track]) -> Track:
     """
     of_step: dict[int, dict[str, float]] = defaultdict(dict)
     for worker, track in tracks.items():
-        for step, value in zip(track.steps, track.values, strict=True):
+        for step, value in track.pairs():
             of_step[step][worker] = min(value, of_step[step].get(worker, value))
     least = Track()
     for step, of in sorted(of_step.items()):
@@ -519,10 +451,17 @@ def _least(tracks: Mapping[str, Track]) -> Track:
     return least
 
 
-def calls_in_step(history: RunHistory, place: PhaseKey, worker: str) -> float:
-    """Return how often a worker does a piece of work in a step; 1 if it does so less often."""
-    calls = sum(history.counts[place][worker].values)
-    return max(1.0, calls / max(1, len(history.known_steps)))
+def added_s(
+    history: RunHistory, place: PhaseKey, worker: str | None, before: float, after: float
+) -> float:
+    """Return the seconds that slower work adds to a step that has it, perhaps several times.
+
+    Args:
+        worker: The slower worker; None for its role.
+        before: Seconds that the work took before.
+        after: Seconds that the work takes now.
+    """
+    return max(1.0, history.calls_in_step(place, worker)) * (after - before)
 
 
 def more_of(
@@ -613,11 +552,6 @@ def slower(
             )
         ],
     )
-
-
-def usual_step_s(history: RunHistory) -> float:
-    """Return the usual time of a step, in s; 0 if none is known."""
-    return median(step_time(history).finite().values or [0.0])
 
 
 def in_seconds(value: float) -> str:

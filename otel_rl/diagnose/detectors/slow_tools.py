@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from otel_rl.diagnose.detectors.slow_phases import traces_of, usual_step_s
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, medians, settled, soon
 from otel_rl.diagnose.stats.pooled import together
+from otel_rl.diagnose.step_times import traces_of, usual_step_s
 from otel_rl.diagnose.thresholds import (
     A_FEW,
     FEWEST_PEERS,
@@ -64,7 +64,7 @@ def _cost(history: RunHistory, tool: _Tool, change: LevelChange) -> float:
     calls = [
         count
         for track in history.measurements[tool.key].values()
-        for step, count in zip(track.steps, track.values, strict=True)
+        for step, count in track.pairs()
         if step >= change.step
     ]
     steps = max(1, history.last - change.step + 1)

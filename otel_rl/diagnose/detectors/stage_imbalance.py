@@ -11,10 +11,10 @@ from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import traces_of, usual_step_s
 from otel_rl.diagnose.history.pipeline import Stages, stages_of
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.step_times import traces_of, usual_step_s
 from otel_rl.diagnose.thresholds import FEWEST_BEFORE, LEAST_LONGER, LEAST_PART, OFTEN
 
 _BEGINNING: Final = 4  # part of the steps: a stage that becomes slow later is a slowdown

@@ -130,7 +130,7 @@ def _is_rarer_than_its_work(history: RunHistory, place: PhaseKey, worker: str, s
 
 def _summed(counts: Track) -> Mapping[int, int]:
     summed = Counter[int]()
-    for step, count in zip(counts.steps, counts.values, strict=True):
+    for step, count in counts.pairs():
         summed[step] += round(count)
     return summed
 

@@ -19,7 +19,7 @@ from otel_rl.diagnose.classify import (
 )
 from otel_rl.diagnose.detectors.standing_work import TELLING_S, Standing, standing_work
 from otel_rl.diagnose.history.departures import departed
-from otel_rl.diagnose.history.quiet_workers import quiet_workers, report_interval_s
+from otel_rl.diagnose.history.quiet_workers import QUIET_S, quiet_workers, report_interval_s
 from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.records import OWN_STEP
 from otel_rl.diagnose.history.rhythm import Rhythm
@@ -69,7 +69,6 @@ _NOISES_BY_LONGEST = 6.0  # times the noise that the longest time of work tells:
 _NORMAL = NormalDist()
 _CALLS = 1.25  # times what it calls, a call usually takes at most: it does nothing beside
 _LATE = 3  # times the longest of it, behind others
-_LATE_S = 5.0  # of the last export of a process that ends with the last step
 _LONGEST = 2  # times the longest one, such as one with a checkpoint
 _FOR_PEERS: Final = {names.RlPhaseValues.RANK_BARRIER, names.RlPhaseValues.PARAM_SYNC}
 
@@ -477,8 +476,8 @@ def _has_ended(history: RunHistory) -> bool:
         role = worker.rpartition("/")[0]
         last_s[role].append(inf if worker in lost else track.times_s[-1])
     # The news of the last step may be late: who still reports then has not ended with it.
-    newest_s = min(stopped_s, history.ends_s - 2 * _LATE_S) + _LATE_S
-    return any(max(of) <= newest_s and min(of) >= stopped_s - _LATE_S for of in last_s.values())
+    newest_s = min(stopped_s, history.ends_s - 2 * QUIET_S) + QUIET_S
+    return any(max(of) <= newest_s and min(of) >= stopped_s - QUIET_S for of in last_s.values())
 
 
 def _may_take_s(history: RunHistory, ages: Sequence[_Age]) -> float:

@@ -9,11 +9,11 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, summed_by_step, with_gaps, work_of
-from otel_rl.diagnose.detectors.slow_phases import usual_step_s
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import level, medians, smoothed
 from otel_rl.diagnose.stats.peers import Peers, peers_of, turn_length
+from otel_rl.diagnose.step_times import usual_step_s
 from otel_rl.diagnose.thresholds import (
     ALIKE,
     FEWEST_PEERS,

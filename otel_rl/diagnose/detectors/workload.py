@@ -23,6 +23,7 @@ from otel_rl.diagnose.stats.peers import turn_length
 from otel_rl.diagnose.thresholds import (
     A_FEW,
     ALIKE,
+    FEWEST_BEFORE,
     FEWEST_VARYING,
     HALF,
     IN_ORDER,
@@ -48,7 +49,7 @@ _MEASURES: Final = (
 _PART: Final = 0.6  # of the steps need a value
 _MISSED: Final = 2  # reports, as far apart as any
 _REPORTS = 1.5  # steps on each side, at least so many reports
-_FOLLOWS: Final = 10  # steps in which a buffer takes up a change
+_FOLLOWS: Final = FEWEST_BEFORE  # steps in which a buffer takes up a change
 
 
 class Workload:
@@ -95,9 +96,7 @@ class Workload:
     def eased_steps(self, track: Track) -> Track:
         """Return times of whole steps per unit of work, in steps that have reported their work."""
         told = self.told(track)
-        eased = [
-            value / self._at(step) for step, value in zip(told.steps, told.values, strict=True)
-        ]
+        eased = [value / self._at(step) for step, value in told.pairs()]
         return Track.of(told.steps, told.times_s, eased)
 
     def is_of_its_step(self, tracks: Mapping[str, Track]) -> bool:
@@ -258,7 +257,7 @@ def _work(history: RunHistory) -> tuple[str, Mapping[int, float], Mapping[int, f
 def _relative(track: Track) -> Mapping[int, float]:
     """Return the work of each step in units of the first steps' work."""
     first = median(track.values[:SIDE])
-    return {step: value / first for step, value in zip(track.steps, track.values, strict=True)}
+    return {step: value / first for step, value in track.pairs()}
 
 
 def _with_lengths(work: Mapping[int, float], lengths: Mapping[int, float]) -> Mapping[int, float]:

@@ -90,7 +90,7 @@ def _add(
     found: dict[tuple[str, str], _Checks], role: str, worker: str, state: str, track: Track
 ) -> None:
     checks = found.setdefault((role, worker), _Checks([], [], []))
-    told = [(s, n) for s, n in zip(track.steps, track.values, strict=True) if n > 0]
+    told = [(s, n) for s, n in track.pairs() if n > 0]
     if state == "equal":
         checks.equal.extend(step for step, _ in told)
     else:

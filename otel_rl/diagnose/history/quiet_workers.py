@@ -10,12 +10,14 @@ from typing import Final
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.history.track import gaps_s
-from otel_rl.diagnose.thresholds import FRESH_S
+from otel_rl.diagnose.thresholds import (
+    FEWEST_SINCE,
+    FRESH_S,
+)
 
 QUIET_S: Final = 5.0
 """Shortest silence that tells anything."""
 
-_EXPORTS: Final = 4  # usual times between two exports: one or two may be late
 _MOST_OF_IT: Final = 0.6  # of the time in question
 
 
@@ -76,7 +78,8 @@ class _Exports:
 
     @cached_property
     def _least_s(self) -> float:
-        return max(QUIET_S, _EXPORTS * median([*self._gaps_s()] or [0.0]))
+        # One or two exports may be late.
+        return max(QUIET_S, FEWEST_SINCE * median([*self._gaps_s()] or [0.0]))
 
     def until(self, end_s: float) -> Iterator[tuple[float, float]]:
         """Yield the silences, and the time from the last export to ``end_s`` if that is one."""

@@ -11,8 +11,9 @@ from statistics import median
 from typing import NamedTuple, Self
 
 from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.thresholds import SIDE
 
-BEGINNING = 5
+BEGINNING = SIDE
 """Steps that may be odd because the run begins."""
 
 

@@ -362,6 +362,20 @@ class RunHistory:
             seconds[step] += mean_s * number
         return seconds
 
+    def calls_in_step(self, place: PhaseKey, worker: str | None = None) -> float:
+        """Return how often a piece of work is done in a step, on average over all known steps.
+
+        A report has the work of several steps where these are short, so reports are no steps.
+
+        Args:
+            place: The work.
+            worker: The worker that does it; None for the mean of all workers.
+        """
+        of = self.counts[place]
+        tracks = of.values() if worker is None else (of[worker],)
+        calls = sum(sum(track.values) for track in tracks)
+        return calls / max(1, len(tracks)) / max(1, len(self.known_steps))
+
     def age_s(self, since_s: float, until_s: float | None = None) -> float:
         """Return the seconds between two times in which any worker was heard.
 

@@ -3,7 +3,7 @@
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from operator import le
@@ -77,11 +77,15 @@ class Track:
             return self
         return self._of(at for at, value in enumerate(self.values) if math.isfinite(value))
 
+    def pairs(self) -> Iterator[tuple[int, float]]:
+        """Return an iterator over the step of each value and the value."""
+        return zip(self.steps, self.values, strict=True)
+
     def before(self, step: int) -> list[float]:
-        return [value for at, value in zip(self.steps, self.values, strict=True) if at < step]
+        return [value for at, value in self.pairs() if at < step]
 
     def since(self, step: int) -> list[float]:
-        return [value for at, value in zip(self.steps, self.values, strict=True) if at >= step]
+        return [value for at, value in self.pairs() if at >= step]
 
     def between(self, first: int, last: int) -> "Track":
         if self.is_in_order(by_step=True):

@@ -130,7 +130,7 @@ def least_noise(value: float) -> float:
     return LEAST_DIVISOR + _LEAST_NOISE * abs(value)
 
 
-def find_change(values: Sequence[float], *, shortest: int = 4) -> Change | None:
+def find_change(values: Sequence[float], *, shortest: int = FEWEST_SINCE) -> Change | None:
     """Find the place of the clearest change.
 
     Args:
@@ -164,7 +164,7 @@ def _expected(n: int, shortest: int) -> tuple[Sequence[float], Sequence[float]]:
     return middles, [1 / math.sqrt(place * (n - place)) for place in places]
 
 
-def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
+def find_step(values: Sequence[float], *, shortest: int = FEWEST_SINCE) -> Change | None:
     """Find the place of the largest rise, if nearly all later values are above the earlier ones.
 
     Args:

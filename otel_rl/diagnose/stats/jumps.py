@@ -10,7 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from otel_rl.diagnose.history.run_history import Track
-from otel_rl.diagnose.stats.changes import spread
+from otel_rl.diagnose.stats.changes import least_noise, spread
 from otel_rl.diagnose.thresholds import A_FEW, FAR, FEWEST_VARYING, HALF, SIDE, START
 
 # The same of a few last values: the farther the fewer, and more than the series ever moved.
@@ -65,7 +65,7 @@ def _scale(values: Sequence[float]) -> float:
     # Of few moves, the usual size may be much larger than it seems.
     unsure = max(1.0, math.sqrt(_SURE / len(moves)))
     usual = unsure * max(spread(moves), median(moves))
-    return max(usual, 0.07 * _range(values), 1e-3 * max(map(abs, values)), 1e-9)
+    return max(usual, 0.07 * _range(values), least_noise(max(map(abs, values))))
 
 
 def _range(values: Sequence[float]) -> float:
@@ -132,5 +132,5 @@ def _last_jump(track: Track, scale: float, start: int) -> Jump | None:
             continue
         gap = max(min(after) - max(before), min(before) - max(after))
         if gap >= max(_FAR_JUMP / few * scale, max(before) - min(before)):
-            return Jump(gap / scale, track.steps[-few], median(before[-5:]), median(after))
+            return Jump(gap / scale, track.steps[-few], median(before[-SIDE:]), median(after))
     return None

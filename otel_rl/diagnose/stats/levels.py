@@ -10,7 +10,9 @@ from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.stats.changes import Change, find_change, find_step, find_sudden, spread
 from otel_rl.diagnose.thresholds import (
     A_FEW,
+    CHANCE,
     FEWEST_BEFORE,
+    FEWEST_SINCE,
     HALF,
     IN_ORDER,
     LARGE_PART,
@@ -20,8 +22,6 @@ from otel_rl.diagnose.thresholds import (
     SEVERAL,
     SIDE,
 )
-
-_CHANCE = 0.002
 
 _MANY, _PERFECT_OF_MANY = 8, 0.99  # workers, of which one is nearly in order by chance
 _INTERRUPTED_S = 1e-3  # the shortest work that a busy machine interrupts
@@ -70,7 +70,7 @@ class LevelChange:
     def is_clear(self) -> bool:
         """Return whether chance is unlikely, given the number of tested series."""
         perfect = NEARLY_ALL if self.among <= _MANY else _PERFECT_OF_MANY
-        return self.change.chance < _CHANCE or abs(self.change.order) >= perfect
+        return self.change.chance < CHANCE or abs(self.change.order) >= perfect
 
     def is_up(self, order: float) -> bool:
         """Return whether most later values are higher, which is unlikely by chance."""
@@ -86,7 +86,7 @@ class LevelChange:
         return is_down and change.ratio <= ratio and change.size <= -size
 
 
-def level(track: Track, *, shortest: int = 4, among: int = 1) -> LevelChange | None:
+def level(track: Track, *, shortest: int = FEWEST_SINCE, among: int = 1) -> LevelChange | None:
     """Find the clearest level change of a series; None if the series is too short or constant.
 
     Args:
@@ -141,7 +141,9 @@ def begun(track: Track, found: LevelChange) -> LevelChange:
     return replace(found, step=track.steps[place])
 
 
-def levels(track: Track, *, shortest: int = 4, most: int = 3) -> Iterator[LevelChange]:
+def levels(
+    track: Track, *, shortest: int = FEWEST_SINCE, most: int = A_FEW
+) -> Iterator[LevelChange]:
     """Yield the clearest change, then that of the part before it, as a series may rise twice."""
     track = track.finite()
     for _ in range(most):
@@ -168,7 +170,7 @@ def settled(track: Track) -> Track:
     return Track(track.steps[begun:], track.times_s[begun:], values[begun:]) if begun else track
 
 
-def smoothed(track: Track, width: int = 3) -> Track:
+def smoothed(track: Track, width: int = A_FEW) -> Track:
     """Return means of neighbours, so that values that come in bursts show their rate."""
     track = track.finite()
     begun = [fmean(track.values[:count]) for count in range(1, min(width, len(track.values) + 1))]

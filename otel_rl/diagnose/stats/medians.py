@@ -69,7 +69,7 @@ class ToMedian:
     def __init__(self, tracks: Mapping[str, Track], begin: int) -> None:
         of_step: dict[int, list[tuple[str, float]]] = defaultdict(list)
         for worker, track in tracks.items():
-            for step, value in zip(track.steps, track.values, strict=True):
+            for step, value in track.pairs():
                 if step >= begin and value > 0:
                     of_step[step].append((worker, value))
         self.steps = len(of_step)

@@ -101,7 +101,7 @@ def turn_length(tracks: Mapping[str, Track]) -> int:
 
 
 def _logs(track: Track) -> _Logs:
-    columns = zip(track.steps, track.values, strict=True)
+    columns = track.pairs()
     return [(step, log(value)) for step, value in columns if value > 0]
 
 

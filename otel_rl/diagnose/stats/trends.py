@@ -12,7 +12,12 @@ from typing import NamedTuple
 
 from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.stats.changes import least_noise
-from otel_rl.diagnose.thresholds import FEWEST_BEFORE, NOISE_OF_MANY, SEVERAL
+from otel_rl.diagnose.thresholds import (
+    FEWEST_BEFORE,
+    HALF,
+    NOISE_OF_MANY,
+    SEVERAL,
+)
 
 _LONGEST_BEND = 20
 _ROUNDING = 1e-9  # of the values: a line through equal ones is off by the last digits
@@ -99,7 +104,7 @@ def departure(track: Track) -> TrendDeparture | None:
         straight.at(place - 1),
         median(values[(place + n) // 2 :]),
         tuple(window(first, first + SEVERAL) for first in range(place, n - SEVERAL + 1, SEVERAL)),
-        parted < 0.5 * lines.through(0, n).missed,
+        parted < HALF * lines.through(0, n).missed,
     )
 
 

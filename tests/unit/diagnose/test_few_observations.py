@@ -358,3 +358,26 @@ def test_a_slowdown_after_the_first_third_of_a_short_series_is_no_start() -> Non
 
     found = causes(exported(4, lambda _: 0.01, generate, logs=False))
     assert [one[0] for one in found] == [Kind.SLOW_GENERATION]
+
+
+def test_of_many_callers_one_is_late_for_a_few_steps_by_chance() -> None:
+    own = [0.746, 0.126, 0.282, 0.086, 0.102, 0.054, 0.204, 0.253, 0.127, 0.155, 0.105, 0.169,
+           0.055, 0.113, 0.131, 0.09, 0.259, 0.048, 0.194, 0.159, 0.201, 0.145, 0.23, 0.158,
+           0.273, 0.297, 0.298, 0.272, 0.241]  # fmt: skip
+
+    def waited(index: int) -> Series:
+        return lambda step: 0.05 + 0.025 * ((7 * step + 5 * index) % 11)
+
+    def calls(callers: int) -> dict[tuple[str, str], Series]:
+        key = "trainer/rpc/client/call/duration/Score"
+        return {(key, f"trainer/{index}"): waited(index) for index in range(1, callers)} | {
+            (key, "trainer/0"): lambda step: own[step],
+            ("reward/rpc/server/call/duration/Score", "reward/0"): waited(0),
+        }
+
+    def named(callers: int) -> list[str | None]:
+        history = made(len(own), step_s=lambda step: 3.6, workers=calls(callers))
+        return [one.worker for one in diagnose(history).causes]
+
+    assert named(9) == []
+    assert named(4) == ["trainer/0"]

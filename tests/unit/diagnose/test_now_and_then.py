@@ -3,6 +3,7 @@
 import pytest
 
 from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts, SpanFacts
 from otel_rl.diagnose.result import Kind
 from tests.unit.diagnose.made import Series, made
 from tests.unit.diagnose.test_evidence import causes, in_steps, role, steady
@@ -68,3 +69,32 @@ def test_work_that_took_longer_for_a_while_is_told_if_steps_did(
     spans |= role("unaccounted", *[took_s] * 3, name="generator")
     found = diagnose(made(80, step_s=lambda _: 0.8, spans=spans), passed=True).causes
     assert [one.kind for one in found] == [Kind.SLOW_GENERATION] * is_told
+
+
+@pytest.mark.parametrize(("usual_s", "is_told"), [(0.006, False), (0.06, True)])
+def test_work_of_steps_that_are_told_together_counts_once_for_each(
+    usual_s: float, *, is_told: bool
+) -> None:
+    """One report has the work of five steps, of which each takes longer by one piece only."""
+
+    def took_s(step: int) -> float:
+        return usual_s * (2.0 if 80 <= step < 120 else 1.0)
+
+    steps, together = 200, 5
+    spans = [
+        SpanFacts(step, "trainer", "train", "trainer/0", False, together, *each, 0)
+        for step in range(together - 1, steps, together)
+        if (each := (together * took_s(step), took_s(step)))
+    ]
+    reports = Facts(0, 0, [], [], {}, spans, [], [])
+    found = diagnose(made(steps, after=[(0.0, reports)]), passed=True).causes
+    assert [(one.kind, one.since) for one in found] == [(Kind.SLOW_TRAINING, 84)] * is_told
+
+
+@pytest.mark.parametrize(("steps", "is_told"), [((50, 64, 78), False), ((68, 73, 78), True)])
+def test_of_many_workers_one_is_slow_in_three_near_steps_by_chance(
+    steps: tuple[int, int, int], *, is_told: bool
+) -> None:
+    own = in_steps(*steps)
+    history = made(step_s=lambda step: 0.5 + own(step), spans=role("train", own, *[steady] * 29))
+    assert causes(history) == [(Kind.STRAGGLER, "trainer/0", steps[0])] * is_told

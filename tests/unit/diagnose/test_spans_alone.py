@@ -4,11 +4,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from otel_rl.diagnose.detectors.slow_phases import between_steps, step_time
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, SpanFacts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Kind, Verdict
+from otel_rl.diagnose.step_times import between_steps, step_time
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
 _NS = 1_000_000_000
