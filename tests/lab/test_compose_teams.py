@@ -27,6 +27,10 @@ def status(port: str, token: str, experiment: str) -> int:
     ).status_code
 
 
+def has_rows(compose: Compose, experiment: str) -> bool:
+    return bool(compose.history(experiment, "default"))
+
+
 def test_teams_have_ports_tokens_and_runs_of_their_own(tmp_path: Path) -> None:
     page = blocks(ROOT / "docs/how-to/teams.md", "sh")
     (block,) = (block for block in page if "site/gateway.env" in block)
@@ -41,7 +45,6 @@ def test_teams_have_ports_tokens_and_runs_of_their_own(tmp_path: Path) -> None:
         for team in PORTS:
             assert status(team, tokens[team], f"{team}/x") == 200
         for team in PORTS:
-            history = partial(compose.history, f"{team}/x", "default")
-            assert wait_for(lambda history=history: bool(history()), UP_S), team
+            assert wait_for(partial(has_rows, compose, f"{team}/x"), UP_S), team
     finally:
         compose("down", "--volumes", "--timeout", "60")
