@@ -1,13 +1,7 @@
-"""Logs that trackers write: TensorBoard's event files, and W&B's runs, offline and of its server.
-
-A ``.wandb`` file is a log as LevelDB has it: blocks of 32 KiB, a record split over blocks where
-need be, each part behind a header of checksum (4 bytes), length (2) and type (1). W&B has no public
-reader.
-"""
+"""Logs that trackers write: TensorBoard's event files, W&B's runs, offline and of its server."""
 
 import json
 import math
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -18,12 +12,6 @@ from otel_rl.records import ExperimentStatus
 
 ADDRESS: Final = "wandb://"
 HEAD: Final = b":W&B"
-
-_FILE_HEADER: Final = 7
-_BLOCK: Final = 32 * 1024
-_PART: Final = struct.Struct("<IHB")
-_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_LONGEST: Final = 64 << 20
 
 _AROUND: Final = 16  # bytes of an event's length, and of the checksums of both
 
@@ -36,17 +24,20 @@ def read_offline_run(path: Path, log: Log) -> None:
         OSError: The file cannot be read.
     """
     try:
+        import wandb.proto.wandb_internal_pb2  # noqa: F401  # whether it is there
         from google.protobuf.message import DecodeError
-        from wandb.proto import wandb_internal_pb2
     except ImportError as exc:
         raise MissingExtra("Reading a W&B run", "wandb", "wandb") from exc
-    # Any: the generated module declares its messages at run time.
-    record: Any = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
+    from otel_rl.bridge.delivery.wandb.offline import parsed, records
+
+    def taken(file: BinaryIO) -> Iterator[bytes]:
+        is_whole = yield from records(file)
+        log.is_cut = log.is_cut or not is_whole
+
     with path.open("rb") as file:
-        for body in _records(file, log):
+        for record in taken(file):
             try:
-                record.ParseFromString(body)
-                _take(record, log)
+                _take(parsed(record), log)
             except (DecodeError, ValueError, RecursionError):
                 log.broken += 1
 
@@ -68,34 +59,6 @@ def _take(record: Any, log: Log) -> None:
 
 def _items(items: Iterable[Any]) -> dict[str, object]:
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
-
-
-def _records(file: BinaryIO, log: Log) -> Iterator[bytes]:
-    """Yield whole records. What is torn at the end is noted; damage ends the reading."""
-    file.seek(_FILE_HEADER)
-    parts, position = b"", _FILE_HEADER
-    while True:
-        left = _BLOCK - position % _BLOCK
-        if left < _PART.size:
-            file.seek(left, 1)
-            position += left
-            continue
-        head = file.read(_PART.size)
-        if len(head) < _PART.size:
-            log.is_cut = log.is_cut or bool(head or parts)
-            return
-        _, length, kind = _PART.unpack(head)
-        body = file.read(length)
-        position += _PART.size + length
-        if kind not in {_FULL, _FIRST, _MIDDLE, _LAST} or len(body) < length:
-            log.is_cut = True
-            return
-        parts = body if kind in {_FULL, _FIRST} else parts + body
-        if len(parts) > _LONGEST:
-            log.broken, parts = log.broken + 1, b""
-        elif kind in {_FULL, _LAST}:
-            yield parts
-            parts = b""
 
 
 def read_server_run(address: str, log: Log) -> None:

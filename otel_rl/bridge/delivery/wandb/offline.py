@@ -20,10 +20,9 @@ import shutil
 import struct
 import time
 import zlib
-from collections.abc import Iterator
-from io import BufferedReader
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from otel_rl.bridge.delivery.wandb.server import JOURNAL_KEY
 from otel_rl.bridge.private_files import sync
@@ -39,6 +38,8 @@ _HEADER = struct.Struct("<IHB")  # checksum, length, kind
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 # The checksum covers the kind and the bytes after the header.
 _SEEDS = {kind: zlib.crc32(bytes([kind])) for kind in (_FULL, _FIRST, _MIDDLE, _LAST)}
+
+_MOST_PARTS = (64 << 20) // _BLOCK  # of a record; W&B's own have 10 MiB at most
 
 _LOOK_AT_CLOCK = 4096  # records
 
@@ -71,9 +72,7 @@ class RunFile:
         if path is None:
             return
         with path.open("rb") as file:
-            if file.read(len(_FILE_HEADER)) != _FILE_HEADER:
-                return
-            for n, record in enumerate(_records(file, len(_FILE_HEADER))):
+            for n, record in enumerate(records(file)):
                 if not self._take(record):
                     return
                 if n % _LOOK_AT_CLOCK == 0 and time.monotonic() > deadline:
@@ -81,7 +80,7 @@ class RunFile:
                     return
 
     def _take(self, record: bytes) -> bool:
-        message = _parsed(record)
+        message = parsed(record)
         match message.WhichOneof("record_type"):
             case "history":
                 if message.history.step.num == self.rows:
@@ -252,8 +251,15 @@ def _free_bytes(directory: Path) -> int:
     return shutil.disk_usage(nearest).free
 
 
-def _records(file: BufferedReader, position: int) -> Iterator[bytes]:
-    """Yield each complete and valid record; the file stands at ``position``."""
+def records(file: BinaryIO) -> Generator[bytes, None, bool]:
+    """Yield each record of a file of W&B, up to its end or to the first damage.
+
+    Returns:
+        Whether the file ends with a whole record.
+    """
+    if file.read(len(_FILE_HEADER)) != _FILE_HEADER:
+        return False
+    position = len(_FILE_HEADER)
     parts: list[bytes] = []
     while True:
         left = _BLOCK - position % _BLOCK
@@ -262,14 +268,14 @@ def _records(file: BufferedReader, position: int) -> Iterator[bytes]:
             position += left
         header = file.read(_HEADER.size)
         if len(header) < _HEADER.size:
-            return
+            return not (header or parts)
         checksum, length, kind = _HEADER.unpack(header)
         part = file.read(length)
         position += _HEADER.size + length
         if kind not in _SEEDS or len(part) < length or zlib.crc32(part, _SEEDS[kind]) != checksum:
-            return
-        if (kind in {_FULL, _FIRST}) == bool(parts):
-            return
+            return False
+        if (kind in {_FULL, _FIRST}) == bool(parts) or len(parts) > _MOST_PARTS:
+            return False
         parts.append(part)
         if kind in {_FULL, _LAST}:
             yield b"".join(parts)
@@ -277,7 +283,8 @@ def _records(file: BufferedReader, position: int) -> Iterator[bytes]:
 
 
 # Any: the generated module declares its messages at run time.
-def _parsed(record: bytes) -> Any:
+def parsed(record: bytes) -> Any:
+    """Return a record as a message of W&B's. Raises ``DecodeError`` of protobuf."""
     from wandb.proto import wandb_internal_pb2
 
     message = wandb_internal_pb2.Record()  # type: ignore[attr-defined]  # see above
