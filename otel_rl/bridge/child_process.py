@@ -12,7 +12,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Final, TypeAlias
+from typing import IO, Any, Final, TypeAlias
+
+from otel_rl.bridge.private_files import UMASK
 
 _NICENESS: Final = 10
 
@@ -88,20 +90,39 @@ class ChildProcess:
         return process.wait()
 
     def _start(self) -> _Channel:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
-                [
-                    *(sys.executable, "-P", "-m", self._module, str(theirs.fileno())),
-                    *self._arguments,
-                ],
-                pass_fds=[theirs.fileno()],
-                env={**_environment(os.environ), **self._environment},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,  # a Ctrl-C is for the bridge
-            )
-        return Connection(ours.detach())
+        environment = {**_environment(os.environ), **self._environment}
+        self._process, channel = start(self._module, *self._arguments, environment=environment)
+        return channel
+
+
+def start(
+    module: str,
+    *arguments: str,
+    environment: Mapping[str, str],
+    output: IO[bytes] | None = None,
+) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
+    """Start a module of ours as a process, and return it with our end of a socket.
+
+    The number of the other end is the first argument of the process; ``arguments`` follow.
+
+    Args:
+        output: File that gets all output; None for no standard output, and our standard error.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
+            # -P: a wandb.py in the user's working directory is not the tracker.
+            [sys.executable, "-P", "-m", module, str(theirs.fileno()), *arguments],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output or subprocess.DEVNULL,
+            stderr=output,
+            # Signals of the terminal go to the bridge alone, which then ends its processes.
+            start_new_session=True,
+            umask=UMASK,
+        )
+    return process, Connection(ours.detach())
 
 
 def answer_questions(channel: int, answer: Callable[[bytes], bytes], *, idle_s: float) -> None:

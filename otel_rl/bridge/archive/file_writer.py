@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from otel_rl.bridge.archive.archiver import HEAD, PART
 from otel_rl.bridge.child_process import answer_questions
 from otel_rl.bridge.journal.state import decode
-from otel_rl.bridge.private_files import UMASK, sync
+from otel_rl.bridge.private_files import sync
 from otel_rl.bridge.rows.archived_points import (
     ArchivedDetail,
     ArchivedMetric,
@@ -279,7 +279,6 @@ class FileWriter:
 
 def main(channel: int) -> None:
     """Answer the questions on a socket, until the bridge closes its end."""
-    os.umask(UMASK)
     answer_questions(channel, FileWriter().answer, idle_s=_IDLE_S)
 
 

@@ -8,19 +8,18 @@ only write files need no process: the thread that delivers the run drives them (
 import contextlib
 import os
 import signal
-import socket
 import subprocess
-import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
+from otel_rl.bridge.child_process import start
 from otel_rl.bridge.delivery.tracker import RunInfo, WriterTimeouts, backend, writer_file
 from otel_rl.bridge.delivery.writer_main import Opening
-from otel_rl.bridge.private_files import UMASK, open_private
+from otel_rl.bridge.private_files import open_private
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, Row
 
@@ -151,13 +150,19 @@ class WriterProcess(Writer):
 
     def open(self, run: RunInfo, /) -> int:
         self._log = writer_file(run, "log")
-        ours, theirs = socket.socketpair()
-        with theirs, self._lock:
+        environment = {
+            name: value
+            for name, value in backend(self._tracker)
+            .environment(os.environ, dict(run.attributes))
+            .items()
+            # These configure the bridge's own telemetry, and hold passwords and tokens; a tracker
+            # library may have telemetry, too.
+            if not name.startswith("OTEL_")
+        }
+        with self._lock, open(self._log, "ab", opener=open_private) as output:
             if self._killed:
-                ours.close()
                 raise TrackerUnavailable("The bridge is stopping.")
-            self._connection = Connection(ours.detach())
-            self._process = _start(self._tracker, dict(run.attributes), self._log, theirs)
+            self._process, self._connection = start(_MODULE, environment=environment, output=output)
         return super().open(run)
 
     def close(self, *, exit_code: int) -> int | None:
@@ -202,29 +207,3 @@ class WriterProcess(Writer):
         if outcome == "unavailable":
             raise TrackerUnavailable(answer[0], hint=answer[1])
         return answer[0]
-
-
-def _start(
-    tracker: str, attributes: Mapping[str, str], log: Path, end: socket.socket
-) -> "subprocess.Popen[bytes]":
-    """Start a process that serves one end of a socket and appends its output to a log."""
-    environment = {
-        name: value
-        for name, value in backend(tracker).environment(os.environ, attributes).items()
-        # These configure the bridge's own telemetry, and hold passwords and tokens; a tracker
-        # library may have telemetry, too.
-        if not name.startswith("OTEL_")
-    }
-    with open(log, "ab", opener=open_private) as output:  # a Path has no opener
-        return subprocess.Popen(  # noqa: S603  # our own interpreter and module
-            # -P: a wandb.py in the user's working directory is not the tracker.
-            [sys.executable, "-P", "-m", _MODULE, str(end.fileno())],
-            pass_fds=[end.fileno()],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            # Signals of the terminal go to the bridge alone, which then closes the runs.
-            start_new_session=True,
-            umask=UMASK,
-        )
