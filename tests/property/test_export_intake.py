@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from otel_rl.bridge.journal.state import encode
 from otel_rl.bridge.otlp.columns import Columns
 from otel_rl.bridge.rows.archived_points import ArchivedPoints
-from otel_rl.bridge.rows.intake.point_intake import PointIntake
+from otel_rl.bridge.rows.intake import PointIntake
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps.step_closing import Check, ClosedStep
 from otel_rl.diagnose.history.records import Facts, WorkerFields

@@ -115,21 +115,13 @@ class _Columns:
         workers, metrics, places = self._workers, self._metrics, self._places
         of_workers = {n: workers.setdefault(one, len(workers)) for n, one in part.workers.items()}
         of_metrics = {n: metrics.setdefault(one, len(metrics)) for n, one in part.metrics.items()}
-        runs = zip(
-            part.of_workers,
-            part.of_metrics,
-            part.lengths,
-            part.starts_ns,
-            part.kinds,
-            strict=True,
-        )
-        for worker, metric, length, start_ns, kind in runs:
+        for worker, metric in zip(part.of_workers, part.of_metrics, strict=True):
             place = places.setdefault((of_workers[worker], of_metrics[metric]), len(places))
             if place == len(self.series):
                 self.series.append(_Series(part.workers[worker], part.metrics[metric]))
-            self.of_series.extend(array("i", (place,)) * length)
-            self.starts_ns.extend(array("q", (start_ns,)) * length)
-            self.kinds.extend(array("i", (kind,)) * length)
+            self.of_series.append(place)
+        self.starts_ns.extend(part.starts_ns)
+        self.kinds.extend(part.kinds)
         self.times_ns.extend(part.times_ns)
         self.steps.extend(part.steps)
         self.values.extend(part.values)

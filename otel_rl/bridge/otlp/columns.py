@@ -58,6 +58,7 @@ from otel_rl.records import (
     Measurements,
     Point,
     Series,
+    SummaryPoint,
     SumPoint,
     Temporality,
     Worker,
@@ -66,9 +67,11 @@ from otel_rl.semconv.spec import Instrument
 
 __all__ = [
     "REPEATED",
+    "SIBLING",
     "Columns",
     "InDoubt",
     "JoinedColumns",
+    "OtherPoint",
     "PointRules",
     "ResourceReading",
     "decoded_parts",
@@ -78,6 +81,10 @@ __all__ = [
 REPEATED: Final = -1
 """Stands in ``ends_ns`` for a value that its sender repeats in every export, see ``Measurements``;
 ``starts_ns`` then has the start that the sender gives."""
+
+SIBLING: Final = -2
+"""Stands in ``ends_ns`` for a further measurement of the point of the row before: if one is a
+repeat, so is the other."""
 
 # Cost of a resource without points, in values.
 _RESOURCE: Final = 4
@@ -100,17 +107,21 @@ _LONG_BYTES: Final = 1 << 10
 """A longer point has many exemplars, which are read by column themselves."""
 
 
-class Columns(Sequence[Point]):
-    """Points, most of them in columns. Objects of points are made when they are read.
+OtherPoint = SumPoint | HistogramPoint | SummaryPoint
+"""A point of anything but a gauge."""
 
-    All columns have one length: the number of gauge points with one measurement.
+
+class Columns(Sequence[Point]):
+    """Points, the gauges in columns. Objects of points are made when they are read.
+
+    All columns have one length: the number of measurements of gauges.
 
     Attributes:
         series: Identity of each measurement.
         steps: Step of each measurement; None for a time-driven one.
         starts_ns: See ``Covered``; 0 for none.
-        ends_ns: See ``Covered``; 0 if a repeat is recognised by its time and step, and
-            ``REPEATED``.
+        ends_ns: See ``Covered``; 0 if a repeat is recognised by its time and step, ``REPEATED``,
+            and ``SIBLING``.
         others: All other points, as objects.
     """
 
@@ -123,38 +134,38 @@ class Columns(Sequence[Point]):
         self.values: list[float] = []
         self.starts_ns: list[int] = []
         self.ends_ns: list[int] = []
-        self.others: list[Point] = []
+        self.others: list[OtherPoint] = []
 
     @classmethod
     def of(cls, points: Iterable[Point]) -> "Columns":
         found = cls()
         for point in points:
-            if not isinstance(point, Measurements) or len(point.values) > 1:
+            if isinstance(point, Measurements):
+                found.add(point)
+            else:
                 found.others.append(point)
-                continue
-            covers, since_ns = point.covers, point.told_since_ns
-            start_ns, end_ns = (0, 0) if covers is None else covers
-            if covers is None and since_ns is not None:
-                start_ns, end_ns = since_ns, REPEATED
-            (time_ns,), (value,), (step,) = point.times_ns, point.values, point.steps
-            found.add(point.series, step, time_ns, value, start_ns, end_ns)
         return found
 
-    def add(
-        self,
-        series: Series,
-        step: int | None,
-        time_ns: int,
-        value: float,
-        start_ns: int,
-        end_ns: int,
-    ) -> None:
-        self.series.append(series)
-        self.steps.append(step)
-        self.times_ns.append(time_ns)
-        self.values.append(value)
-        self.starts_ns.append(start_ns)
-        self.ends_ns.append(end_ns)
+    def add(self, point: Measurements) -> None:
+        """Add the measurements of a point, those of one time and step side by side."""
+        rows = [*zip(point.times_ns, point.steps, point.values, strict=True)]
+        covers, start_ns, end_ns = point.covers, 0, 0
+        if covers is not None:
+            start_ns, end_ns = covers
+        elif point.told_since_ns is not None:
+            start_ns, end_ns = point.told_since_ns, REPEATED
+        elif len({row[:2] for row in rows}) < len(rows):
+            rows.sort(key=_time_and_step)
+        before = None
+        for row in rows:
+            is_sibling = before is not None and (covers is not None or row[:2] == before[:2])
+            self.series.append(point.series)
+            self.times_ns.append(row[0])
+            self.steps.append(row[1])
+            self.values.append(row[2])
+            self.starts_ns.append(start_ns)
+            self.ends_ns.append(SIBLING if is_sibling else end_ns)
+            before = row
 
     def rows(self) -> Iterator[tuple[Series, int | None, int, float, int, int]]:
         return zip(
@@ -169,7 +180,7 @@ class Columns(Sequence[Point]):
 
     def part(self, start: int, end: int) -> "Columns":
         n = len(self.series)
-        if start <= 0 and end >= n + len(self.others):
+        if start <= 0 and end >= self.size:
             return self
         found = Columns()
         for name in ("series", "steps", "times_ns", "values", "starts_ns", "ends_ns"):
@@ -177,8 +188,13 @@ class Columns(Sequence[Point]):
         found.others = self.others[max(0, start - n) : max(0, end - n)]
         return found
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """Return the number of measurements of gauges and of other points."""
         return len(self.series) + len(self.others)
+
+    def __len__(self) -> int:
+        return self.size - self.ends_ns.count(SIBLING)
 
     @overload
     def __getitem__(self, place: int) -> Point: ...
@@ -188,10 +204,19 @@ class Columns(Sequence[Point]):
         return [*self][place]
 
     def __iter__(self) -> Iterator[Point]:
+        made: Measurements | None = None
         for series, step, time_ns, value, start_ns, end_ns in self.rows():
+            if made is not None:
+                if end_ns == SIBLING:
+                    made.times_ns = (*made.times_ns, time_ns)
+                    made.values, made.steps = (*made.values, value), (*made.steps, step)
+                    continue
+                yield made
             covers = Covered(start_ns, end_ns) if end_ns > 0 else None
             since_ns = start_ns if end_ns == REPEATED else None
-            yield Measurements(series, (time_ns,), (value,), (step,), covers, since_ns)
+            made = Measurements(series, (time_ns,), (value,), (step,), covers, since_ns)
+        if made is not None:
+            yield made
         yield from self.others
 
     def filled(self, place: int, size: int, most: int) -> tuple[int, int]:
@@ -202,14 +227,17 @@ class Columns(Sequence[Point]):
         n, first = len(self.series), place
         if place < n:
             place = min(n, place + max(1, most - size))
+            while place < n and self.ends_ns[place] == SIBLING:
+                place += 1
             size += place - first
-        while place < len(self) and (size < most or place == first):
+        while place < self.size and (size < most or place == first):
             size += _size(self.others[place - n])
             place += 1
         return place, size
 
     def latest_ns(self) -> int:
-        return max(max(self.times_ns, default=0), max(map(_latest_ns, self.others), default=0))
+        others = max((point.time_ns for point in self.others), default=0)
+        return max(max(self.times_ns, default=0), others)
 
 
 class JoinedColumns(Sequence[Point]):
@@ -234,15 +262,13 @@ class JoinedColumns(Sequence[Point]):
         return chain.from_iterable(self.parts)
 
 
-def _size(point: Point) -> int:
+def _time_and_step(row: tuple[int, int | None, float]) -> tuple[int, bool, int]:
+    return row[0], row[1] is None, row[1] or 0
+
+
+def _size(point: OtherPoint) -> int:
     """Return the work that a point makes, as a number of single values."""
-    if isinstance(point, Measurements):
-        return len(point.values)
     return 1 + (len(point.buckets.counts) >> 2 if isinstance(point, HistogramPoint) else 0)
-
-
-def _latest_ns(point: Point) -> int:
-    return max(point.times_ns) if isinstance(point, Measurements) else point.time_ns
 
 
 _Row = tuple[
@@ -449,7 +475,7 @@ class ResourceReading:
                 if len(exemplars) > 1:
                     several = self._several(series, row)
                     if several is not None:
-                        found.others.append(several)
+                        found.add(several)
                         continue
                 value = 0.0 if sent is None else sent if one.scale == 1 else sent * one.scale
                 time_ns = end_ns
@@ -677,7 +703,7 @@ def decoded_parts(resources: Iterable[ResourceReading], most: int = PART) -> Ite
             if columns and not sender.exact:
                 latest_ns = max(latest_ns or 0, columns.latest_ns())
             place = 0
-            while place < len(columns):
+            while place < columns.size:
                 end, size = columns.filled(place, size, most)
                 points.append(columns.part(place, end))
                 place = end

@@ -17,7 +17,6 @@ from otel_rl.bridge.journal.state import (
 )
 from otel_rl.records import (
     HistogramPoint,
-    Measurements,
     Series,
     SummaryPoint,
     SumPoint,
@@ -83,17 +82,16 @@ class ArchivedPart(Stored, gc=False):
     """Accepted values of a run, in columns.
 
     ``workers`` and ``metrics`` say by whom and of what the values are, each under a number of this
-    part. The next five columns have an element for each group of consecutive values of one series:
-    its worker, its metric, the number of values, the start of the counted interval, and the kind: 0
-    for measurements, 1 for a cumulative point, 2 for a delta, 3 for a share of a step. The other
-    three have an element for each value. The lowest integer stands for no start and no step.
+    part. The columns have an element for each value: its worker, its metric, the start of the
+    counted interval, and the kind: 0 for a measurement, 1 for a cumulative point, 2 for a delta, 3
+    for a share of a step; its time, its step, and itself. The lowest integer stands for no start
+    and no step.
     """
 
     workers: dict[Count, ArchivedWorker]
     metrics: dict[Count, ArchivedMetric]
     of_workers: Integers
     of_metrics: Integers
-    lengths: Integers
     starts_ns: Integers
     kinds: bytes
     times_ns: Integers
@@ -116,25 +114,12 @@ class ArchivedPoints:
     def _begin(self) -> None:
         if len(self._known) > _MAX_KNOWN:
             self._workers, self._metrics, self._known = {}, {}, {}
-        self._of_workers, self._of_metrics, self._lengths = array("q"), array("q"), array("q")
+        self._of_workers, self._of_metrics = array("q"), array("q")
         self._starts_ns, self._kinds = array("q"), bytearray()
         self._times_ns, self._steps, self._values = array("q"), array("q"), array("d")
         self._details: list[ArchivedDetail] = []
 
-    def measured(self, number: int, measured: Measurements) -> None:
-        times_ns, steps = measured.times_ns, measured.steps
-        length = len(times_ns)
-        if length == 1:
-            step = steps[0]
-            self._add(number, measured.series, _NONE, _MEASURED, times_ns[0], step)
-            self._values.append(measured.values[0])
-            return
-        self._run(number, measured.series, length, _NONE, _MEASURED)
-        self._times_ns.extend(times_ns)
-        self._values.extend(measured.values)
-        self._steps.extend([_NONE if step is None else step for step in steps])
-
-    def measured_each(
+    def measured(
         self,
         numbers: Sequence[int],
         series: Sequence[Series],
@@ -142,7 +127,7 @@ class ArchivedPoints:
         values: Sequence[float],
         steps: Sequence[int | None],
     ) -> None:
-        """Add one measurement for each of several streams, as ``measured`` does for one."""
+        """Add measurements of gauges, given in columns, with the numbers of their streams."""
         if len(self._values) >= _PART_VALUES:
             self._end_part()
         known, n = self._known, len(numbers)
@@ -152,7 +137,6 @@ class ArchivedPoints:
         of_workers, of_metrics = zip(*[known[number] for number in numbers], strict=True)
         self._of_workers.extend(of_workers)
         self._of_metrics.extend(of_metrics)
-        self._lengths.extend([1] * n)
         self._starts_ns.extend([_NONE] * n)
         self._kinds.extend(bytes([_MEASURED]) * n)
         self._times_ns.extend(times_ns)
@@ -206,20 +190,16 @@ class ArchivedPoints:
         time_ns: int,
         step: int | None,
     ) -> None:
-        # A start is not checked at the door, unlike a time.
-        self._run(number, series, 1, min(start_ns, _LARGEST) or _NONE, kind)
-        self._times_ns.append(time_ns)
-        self._steps.append(_NONE if step is None else step)
-
-    def _run(self, number: int, series: Series, length: int, start_ns: int, kind: int) -> None:
         if len(self._values) >= _PART_VALUES:
             self._end_part()
         of_worker, of_metric = self._numbers(number, series)
         self._of_workers.append(of_worker)
         self._of_metrics.append(of_metric)
-        self._lengths.append(length)
-        self._starts_ns.append(start_ns)
+        # A start is not checked at the door, unlike a time.
+        self._starts_ns.append(min(start_ns, _LARGEST) or _NONE)
         self._kinds.append(kind)
+        self._times_ns.append(time_ns)
+        self._steps.append(_NONE if step is None else step)
 
     def _numbers(self, number: int, series: Series) -> tuple[int, int]:
         known = self._known.get(number)
@@ -240,7 +220,6 @@ class ArchivedPoints:
             {number: ArchivedMetric(*metrics[number]) for number in {*self._of_metrics}},
             self._of_workers,
             self._of_metrics,
-            self._lengths,
             self._starts_ns,
             bytes(self._kinds),
             self._times_ns,

@@ -1,6 +1,7 @@
 """Measurements of each worker in a step, in the form of a history record."""
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Final
 
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
@@ -8,12 +9,6 @@ from otel_rl.diagnose.history.records import ALL_RECORDED, MOST_EXTREME, WorkerF
 
 MAX_KEYS: Final = 4_096
 """Tracker keys of one record."""
-
-# Steps of one worker in one message that are recorded separately.
-_MAX_STEPS: Final = 8
-
-# Measurements between two records that are separated by step.
-_MAX_CELLS: Final = 4_096
 
 _Cell = float | list[float]
 """Measurements of a worker: the value of one that is finite; else number and sum of the finite
@@ -28,7 +23,6 @@ class MeasuredCells:
     def __init__(self) -> None:
         self._of_steps: dict[int | None, dict[str, _Cells]] = {}
         self._keys: dict[str, None] = {}  # in order
-        self._n_cells = 0
 
     def __bool__(self) -> bool:
         return bool(self._keys)
@@ -36,17 +30,12 @@ class MeasuredCells:
     def add(
         self, stream: Stream, values: Sequence[float], steps: Sequence[int | None] = ()
     ) -> None:
-        """Record measurements or counts of one stream's worker."""
-        n, step = len(values), steps[-1] if steps else None
-        keys = (stream.group.key,) * n
-        if n == 1 or not steps or n > _MAX_STEPS or self._n_cells >= _MAX_CELLS:
-            self.add_export(keys, stream.worker, step, values)  # too many steps are not separated
-            return
-        for value, of in zip(values, steps, strict=True):
-            self.add_export(keys[:1], stream.worker, of, (value,))
+        """Record measurements or counts of one stream's worker, in the last of ``steps``."""
+        step = steps[-1] if steps else None
+        self.add_export((stream.group.key,) * len(values), stream.worker, step, values)
 
     def add_export(
-        self, keys: tuple[str, ...], worker: WorkerState, step: int | None, values: Sequence[float]
+        self, keys: Sequence[str], worker: WorkerState, step: int | None, values: Sequence[float]
     ) -> None:
         """Record one measurement for each of a worker's keys, in a step or without one."""
         of_keys = self._of_steps.get(step)
@@ -65,7 +54,6 @@ class MeasuredCells:
             else:
                 # A finite one is nearly all that there is.
                 cells[worker] = 0.0 + value if value - value == 0 else [0, 0.0, 1]
-                self._n_cells += 1
 
     def fields(self) -> WorkerFields:
         names, found = _Names(), {key: list[_Fields]() for key in self._keys}
@@ -105,7 +93,8 @@ def _outstanding(cells: _Cells) -> Iterable[tuple[WorkerState, _Cell]]:
     """
     if len(cells) <= ALL_RECORDED:
         return cells.items()
-    ordered = sorted(cells.items(), key=_oddities_and_mean)
+    has_many = list in {*map(type, cells.values())}  # nearly never
+    ordered = sorted(cells.items(), key=_oddities_and_mean if has_many else itemgetter(1))
     return ordered[: MOST_EXTREME // 2] + ordered[-MOST_EXTREME // 2 :]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from otel_rl.bridge.rows.intake.point_intake import PointIntake
+from otel_rl.bridge.rows.intake import PointIntake
 from otel_rl.bridge.rows.key_catalogue import STEP, TIME, KeyCatalogue
 from otel_rl.bridge.rows.messages import DataWarning, Finding
 from otel_rl.bridge.rows.step_analysis import StepAnalysis

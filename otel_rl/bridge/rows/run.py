@@ -35,7 +35,7 @@ from otel_rl.bridge.journal.state import (
 from otel_rl.bridge.rows.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
 from otel_rl.bridge.rows.history import HistoryRecords, HistoryWriter
-from otel_rl.bridge.rows.intake.point_intake import PointIntake
+from otel_rl.bridge.rows.intake import PointIntake
 from otel_rl.bridge.rows.liveness import Liveness
 from otel_rl.bridge.rows.messages import (
     DataWarning,

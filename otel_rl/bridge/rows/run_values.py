@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from msgspec import field
 
 from otel_rl.bridge.journal.state import Int64, Number, Stored
-from otel_rl.bridge.rows.intake.point_intake import PointIntake
+from otel_rl.bridge.rows.intake import PointIntake
 from otel_rl.bridge.rows.key_catalogue import TIME, KeyCatalogue
 from otel_rl.bridge.rows.liveness import Liveness
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity

@@ -158,16 +158,6 @@ class OpenWindows(Stored):
         for one in self._open.values():
             check_places(groups, one.levels, one.counted, one.distributions, one.single)
 
-    def add_levels(
-        self,
-        stream: Stream,
-        values: Sequence[float],
-        times_ns: Sequence[int],
-        received_ns: int,
-        settings: AlignSettings,
-    ) -> int:
-        return self.add_each([stream] * len(values), values, times_ns, received_ns, settings)
-
     def add_each(
         self,
         streams: Sequence[Stream],
@@ -176,7 +166,7 @@ class OpenWindows(Stored):
         received_ns: int,
         settings: AlignSettings,
     ) -> int:
-        """Fold in one measurement for each of several levels. Returns the number of late ones."""
+        """Fold in measurements of levels, in columns. Returns the number of late ones."""
         length_ns = int(settings.window_s * _NS_PER_S)
         late, end_ns = 0, -1
         window = _Window(late=False)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from otel_rl.bridge.rows.intake.point_intake import PointIntake
+from otel_rl.bridge.rows.intake import PointIntake
 from otel_rl.bridge.rows.liveness import Liveness
 from otel_rl.bridge.rows.messages import of_continued
 from otel_rl.bridge.rows.series.streams import WorkerStanding

@@ -7,7 +7,7 @@ from msgspec import field
 from otel_rl.bridge.journal.state import Count, Int64, Stored
 from otel_rl.bridge.rows.series.streams import Stream
 from otel_rl.bridge.rows.steps.step import OpenStep, Steps
-from otel_rl.bridge.rows.steps.step_passes import StepPasses
+from otel_rl.bridge.rows.steps.step_passes import Side, StepPasses
 from otel_rl.bridge.rows.steps.written_steps import WrittenSteps
 
 
@@ -61,45 +61,40 @@ class RoleSteps(Stored):
                 return None
         if step >= worker.newest_step:
             passes.newest[worker.label] = step, time_ns
+            worker.newest_step = step
         for stream in streams:
-            stream.reported(step)
+            if stream.last_step is None:
+                worker.streams.append(stream)
+            stream.last_step = step
         return _opened(self.open, step)
 
     def placed(
-        self, stream: Stream, steps: Sequence[int], times_ns: Sequence[int], received_ns: int
-    ) -> tuple[list[tuple[OpenStep, int]], int]:
-        """Find where the samples of one series belong, given in columns of one length.
+        self, stream: Stream, step: int, time_ns: int, received_ns: int
+    ) -> tuple[OpenStep, bool]:
+        """Find where a sample belongs.
 
         Returns:
-            The step and the index of each sample; and the number of late samples, whose steps were
-            closed before.
+            The step, and whether the sample is late: its step was closed before.
         """
         passes, closed_through = self.passes, self.closed_through
-        passes.look_back(stream, steps, times_ns, closed_through, received_ns)
-        on_time, late, past, again = passes.sort(stream, steps, times_ns, closed_through)
-        for places in on_time, late, past:
-            for place in places:
-                passes.went_on(stream.worker, steps[place], times_ns[place])
-            if places:
-                stream.reported(max(steps[place] for place in places))
-        joining = [place for place in late if self._reopens(steps[place], received_ns)]
-        alone = sorted({*late, *past}.difference(joining))
-        found: list[tuple[OpenStep, int]] = []
-        for of, places in (
-            (self.open, sorted([*on_time, *joining])),
-            (self.late, alone),
-            (self.again, again),
-        ):
-            found += [(_opened(of, steps[place]), place) for place in places]
-        for opened, _ in found[len(found) - len(again) :]:
+        passes.look_back(stream, step, time_ns, closed_through, received_ns)
+        side = passes.side_of(stream, step, time_ns, closed_through)
+        if side is Side.AGAIN:
+            opened = _opened(self.again, step)
             opened.repeated += 1
-        return found, len(late) + len(past)
+            return opened, False
+        passes.went_on(stream.worker, step, time_ns)
+        stream.reported(step)
+        if side is Side.ON_TIME:
+            return _opened(self.open, step), False
+        joins = side is Side.LATE and self._reopens(step, received_ns)
+        return _opened(self.open if joins else self.late, step), True
 
     def _reopens(self, step: int, received_ns: int) -> bool:
-        """Let a step with a row wait again, for samples that came late.
+        """Let a step with a row wait again, for a sample that came late.
 
         Returns:
-            Whether the samples join ``open``; if not, values of the step were in a row that was
+            Whether the sample joins ``open``; if not, values of the step were in a row that was
             left.
         """
         if step in self.open:

@@ -15,7 +15,8 @@ of the policy of a sample. A replacement process has gone back unless it begins 
 last step. Delayed samples are older by their worker's clock, and count as late.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
+from enum import Enum
 
 from msgspec import field
 
@@ -32,6 +33,15 @@ _MARGIN_NS = 1_000_000_000
 
 # Forgotten workers that are kept here before they are dropped.
 _MAX_GONE = 64
+
+
+class Side(Enum):
+    """Where a sample belongs: to an open step, a step with a row, the previous or the new pass."""
+
+    ON_TIME = 0
+    LATE = 1
+    PAST = 2
+    AGAIN = 3
 
 
 class Returned(Stored):
@@ -113,83 +123,60 @@ class StepPasses(Stored, dict=True):
     def look_back(
         self,
         stream: Stream,
-        steps: Sequence[int],
-        times_ns: Sequence[int],
+        step: int,
+        time_ns: int,
         closed_through: int | None,
         received_ns: int,
     ) -> None:
-        """Detect by samples whether a worker has gone back to an earlier step."""
+        """Detect by a sample whether a worker has gone back to an earlier step."""
         worker, label = stream.worker, stream.worker.label
         if label in self.returned:
             return
         high, known_ns = self.newest.get(label, (None, 0))
-        first_ns = times_ns[0]
+        since_ns = known_ns + (time_ns - known_ns) // 2
         if worker.newest_step is None and self.newest:
             # A new process.
             self.before.pop(label, None)
             high = self._vacant(received_ns) if high is None else high
-            if high is not None and steps[0] <= high:
-                since_ns = min(known_ns + (first_ns - known_ns) // 2, first_ns - 1)
-                one = Returned(since_ns, received_ns, high, steps[0], high, is_sure=True)
+            if high is not None and step <= high:
+                since_ns = min(since_ns, time_ns - 1)
+                one = Returned(since_ns, received_ns, high, step, high, is_sure=True)
                 one.repeats = True
                 self._goes_back(label, one)
                 return
         last = stream.last_step
-        for step, time_ns in zip(steps, times_ns, strict=True):
-            if last is None or step >= last:
-                last = step
-                if high is None or step >= high:
-                    high, known_ns = step, max(known_ns, time_ns)
-                continue
-            is_far = last - step >= _FAR
-            is_closed = closed_through is not None and step <= closed_through
-            if (is_far or is_closed) and last == high and time_ns > known_ns:
-                # If it went back a little, steps without a row can be of either pass.
-                through = last if is_far or closed_through is None else closed_through
-                since_ns = known_ns + (time_ns - known_ns) // 2
-                self._goes_back(
-                    label, Returned(since_ns, received_ns, through, step, last, is_sure=is_far)
-                )
-                return
+        if last is None or step >= last or last != high or time_ns <= known_ns:
+            return
+        is_far = last - step >= _FAR
+        if is_far or (closed_through is not None and step <= closed_through):
+            # If it went back a little, steps without a row can be of either pass.
+            through = last if is_far or closed_through is None else closed_through
+            self._goes_back(
+                label, Returned(since_ns, received_ns, through, step, last, is_sure=is_far)
+            )
 
     def _goes_back(self, label: str, returned: Returned) -> None:
         if not self.returned:
             self.since_ns = returned.received_ns
         self.returned[label] = returned
 
-    def sort(
-        self,
-        stream: Stream,
-        steps: Sequence[int],
-        times_ns: Sequence[int],
-        closed_through: int | None,
-    ) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Return the indexes of samples on time, late, of the previous pass, and of the new one."""
-        on_time: list[int] = []
-        late: list[int] = []
-        past: list[int] = []
-        again: list[int] = []
+    def side_of(self, stream: Stream, step: int, time_ns: int, closed_through: int | None) -> Side:
+        """Return to which pass a sample belongs, and whether its step has a row there."""
         label = stream.worker.label
         old_ns, old_through = self.before.get(label, (0, 0))
-        for place, (step, time_ns) in enumerate(zip(steps, times_ns, strict=True)):
-            is_closed = closed_through is not None and step <= closed_through
-            returned = self.returned.get(label)
-            if returned is not None and time_ns > returned.since_ns:
-                if is_closed or step <= returned.through or returned.is_sure or not self.others:
-                    again.append(place)
-                    returned.take(stream.number, step, time_ns)
-                    continue
-                del self.returned[label]  # it was only a sample of some steps ago
-            if step > old_through:
-                self.before.pop(label, None)
-            is_past = time_ns <= old_ns and step <= old_through
-            if is_past and (self.first is None or step >= self.first):
-                past.append(place)
-            elif is_closed:
-                late.append(place)
-            else:
-                on_time.append(place)
-        return on_time, late, past, again
+        is_closed = closed_through is not None and step <= closed_through
+        returned = self.returned.get(label)
+        if returned is not None and time_ns > returned.since_ns:
+            if is_closed or step <= returned.through or returned.is_sure or not self.others:
+                returned.take(stream.number, step, time_ns)
+                return Side.AGAIN
+            del self.returned[label]  # it was only a sample of some steps ago
+        if step > old_through:
+            self.before.pop(label, None)
+        is_past = time_ns <= old_ns and step <= old_through
+        if is_past and (self.first is None or step >= self.first):
+            return Side.PAST
+        return Side.LATE if is_closed else Side.ON_TIME
 
     def look(self, workers: Mapping[Worker, WorkerState], now_ns: int) -> None:
         """Check which workers remain beside those that have gone back."""

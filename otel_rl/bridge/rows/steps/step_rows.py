@@ -40,31 +40,6 @@ class OpenSteps:
         self.attempts = attempts or Attempts()
         self.logs = StepLogs()
 
-    def add(
-        self,
-        stream: Stream,
-        steps: Sequence[int],
-        values: Sequence[float],
-        times_ns: Sequence[int],
-        received_ns: int,
-        settings: AlignSettings,
-    ) -> int:
-        """Fold in samples of one series, in columns of one length; there is at least one.
-
-        Returns:
-            Number of late samples, whose step was closed before.
-        """
-        found, late = self._placed(stream, steps, times_ns, received_ns)
-        for opened, place in found:
-            opened.add(
-                (stream,),
-                (values[place],),
-                (times_ns[place],),
-                received_ns,
-                per_worker=settings.per_worker,
-            )
-        return late
-
     def add_each(
         self,
         streams: Sequence[Stream],
@@ -74,10 +49,10 @@ class OpenSteps:
         received_ns: int,
         settings: AlignSettings,
     ) -> int:
-        """Fold in one sample for each of several streams of a worker, all of one step.
+        """Fold in samples of one worker, all of one step, in columns of one length.
 
         Returns:
-            Number of late samples, see ``add``.
+            Number of late samples, whose step was closed before.
         """
         opened = self._role(streams[0]).next_of(streams, step, times_ns[-1])
         if opened is not None:
@@ -85,26 +60,27 @@ class OpenSteps:
             return 0
         late = 0
         for stream, value, time_ns in zip(streams, values, times_ns, strict=True):
-            late += self.add(stream, (step,), (value,), (time_ns,), received_ns, settings)
+            opened, is_late = self._placed(stream, step, time_ns, received_ns)
+            opened.add((stream,), (value,), (time_ns,), received_ns, per_worker=settings.per_worker)
+            late += is_late
         return late
 
     def add_share(
         self, stream: Stream, step: int, point: SumPoint | HistogramPoint, received_ns: int
-    ) -> int:
-        """Fold in a worker's share of a step. Returns the number of late samples, see ``add``."""
-        ((opened, _),), late = self._placed(stream, (step,), (point.time_ns,), received_ns)
+    ) -> bool:
+        """Fold in a worker's share of a step. Returns whether the share is late."""
+        opened, is_late = self._placed(stream, step, point.time_ns, received_ns)
         opened.add_share(stream, point, received_ns)
-        return late
+        return is_late
 
     def _placed(
-        self, stream: Stream, steps: Sequence[int], times_ns: Sequence[int], received_ns: int
-    ) -> tuple[Sequence[tuple[OpenStep, int]], int]:
+        self, stream: Stream, step: int, time_ns: int, received_ns: int
+    ) -> tuple[OpenStep, bool]:
         role = self._role(stream)
-        if len(steps) == 1:
-            opened = role.next_of((stream,), steps[0], times_ns[0])
-            if opened is not None:
-                return [(opened, 0)], 0
-        return role.placed(stream, steps, times_ns, received_ns)
+        opened = role.next_of((stream,), step, time_ns)
+        if opened is not None:
+            return opened, False
+        return role.placed(stream, step, time_ns, received_ns)
 
     def _role(self, stream: Stream) -> RoleSteps:
         role = self._roles.get(stream.worker.role)

@@ -1,1 +1,0 @@
-"""Takes decoded points into the open rows of a run."""
