@@ -147,8 +147,11 @@ Cell = list[Number] | Moments
 case and the fastest to add to, to store and to reduce; otherwise their moments.
 """
 
-MAX_VALUES: Final = 128
-"""Most values of a cell that is a list."""
+MAX_VALUES: Final = 1_024
+"""Most values of a cell that is a list: one of each worker."""
+
+_FEW_VALUES: Final = 128
+"""Most values of a list that is kept with a row: it takes as many bytes as a few moments."""
 
 # Used for every value; access to a member of an enum takes ten times as long (Python 3.11).
 _MEAN, _LAST = Reduction.MEAN, Reduction.LAST
@@ -168,6 +171,11 @@ def put(cells: dict[int, Cell], key: int, value: float, time_ns: int, reduction:
     else:
         cells[key] = moments = Moments()
         moments.add(value, time_ns)
+
+
+def compact(cell: Cell) -> Cell:
+    """Return a cell as it is kept with a row."""
+    return Moments.of(cell) if isinstance(cell, list) and len(cell) > _FEW_VALUES else cell
 
 
 def merged(cells: Iterable[Cell]) -> Cell:
@@ -194,10 +202,15 @@ def reduced(cell: Cell, reduction: Reduction) -> float | None:
     return cell.result(reduction)
 
 
-def statistic(cell: Cell, suffix: str) -> float | None:
-    return (Moments.of(cell) if isinstance(cell, list) else cell).statistic(
-        suffix.removeprefix(OVER_RANKS)
-    )
+def statistics(cell: Cell, suffixes: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Yield the statistics of the given suffixes that the cell has."""
+    if not suffixes:
+        return
+    moments = cell if isinstance(cell, Moments) else Moments.of(cell)
+    for suffix in suffixes:
+        found = moments.statistic(suffix.removeprefix(OVER_RANKS))
+        if found is not None:
+            yield suffix, found
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -6,7 +6,7 @@ from heapq import merge
 from itertools import islice
 from operator import itemgetter
 
-from otel_rl.bridge.rows.reduce import Cell, statistic
+from otel_rl.bridge.rows.reduce import Cell, statistics
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Group
@@ -15,10 +15,8 @@ from otel_rl.semconv.spec import Reduction
 
 
 def statistics_of(cell: Cell, group: Group) -> Iterator[tuple[str, float]]:
-    for suffix in group.statistics:
-        found = statistic(cell, suffix)
-        if found is not None:
-            yield f"{group.key}/{suffix}", found
+    for suffix, found in statistics(cell, group.statistics):
+        yield f"{group.key}/{suffix}", found
 
 
 def miss_ratios(

@@ -69,6 +69,8 @@ class DedupMemory:
         self._seen: dict[int, SeriesDedup] = {}
         # Number of single points in the log: of the series in _seen, and of others.
         self._remembered = self._orphaned = 0
+        # By stream, the highest step whose values may have been forgotten.
+        self._lost_steps: dict[int, int] = {}
         # Stream number, time and step of points that are not in the log yet.
         self._fresh = _columns(3)
         # Stream number, step, start and time of values of steps, and the values beside them.
@@ -82,6 +84,7 @@ class DedupMemory:
 
     def drop(self, number: int) -> SeriesDedup:
         seen = self._seen.pop(number)
+        self._lost_steps.pop(number, None)
         self._remembered -= seen.single_points()
         self._orphaned += seen.single_points()
         return seen
@@ -117,17 +120,13 @@ class DedupMemory:
 
     def lost_steps(self) -> dict[int, int]:
         """Return, by stream, the highest step whose values may have been forgotten."""
-        return {
-            number: seen.changes.lost_step
-            for number, seen in self._seen.items()
-            if seen.changes is not None and seen.changes.lost_step != NO_STEP
-        }
+        return self._lost_steps
 
     def lose_steps(self, lost: Mapping[int, int]) -> None:
         for number, step in lost.items():
             seen = self._seen.get(number)
             if seen is not None:
-                seen.known_changes().lost_step = step
+                seen.known_changes().lost_step = self._lost_steps[number] = step
 
     def take_log(self, max_remembered: int, unknown_through_ns: int) -> DedupLog | None:
         """Return the single points accepted since the last call; None if there are none.
@@ -210,6 +209,11 @@ class DedupMemory:
         for seen in self._seen.values():
             seen.forget_times(self.forgotten_ns)
             self._remembered += seen.single_points()
+        self._lost_steps = {
+            number: seen.changes.lost_step
+            for number, seen in self._seen.items()
+            if seen.changes is not None and seen.changes.lost_step != NO_STEP
+        }
 
 
 def _columns(number: int) -> "list[array[int]]":

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from otel_rl.bridge.rows.reduce import reduced
+from otel_rl.bridge.rows.reduce import compact, reduced
 from otel_rl.bridge.rows.row_values import single_rows, statistics_of, take_earliest
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.series_table import StreamTable
@@ -439,6 +439,7 @@ def _reduce(
     phases: dict[str, float] = {}
     for number, cell in opened.cells.items():
         group = table.keys.groups[number]
+        cell = opened.cells[number] = compact(cell)
         value = reduced(cell, group.reduction)
         if value is None:
             continue
