@@ -26,7 +26,7 @@ def revived(run: Run) -> Run:
     logged = _STEPS.pop(run, {})
     steps = run.intake.steps
     if (new := steps.take_log()) is not None:
-        logged[new.number] = new.body
+        logged[new.newest_ns] = new.body
     again = from_bytes(to_bytes(run), run)
     _STEPS[again] = {n: body for n, body in logged.items() if n > steps.logs.forgotten}
     for body in _STEPS[again].values():

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from otel_rl.bridge.journal.log import Log
+from otel_rl.bridge.journal.log import Appended, Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.bridge.rows.rollouts import Finished, encoded, head_of, identity_of
-from otel_rl.bridge.rows.span_log import SpanLog, span_log
+from otel_rl.bridge.rows.span_log import span_log
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
 from otel_rl.records import (
     CONSOLE,
@@ -181,7 +181,7 @@ def _rollouts(run: LookedAt, number: int, time_ns: int) -> tuple[int, bytes] | N
     return (time_ns, encoded(finished)) if finished else None
 
 
-def _spans(run: LookedAt, step: int, facts: Facts) -> SpanLog:
+def _spans(run: LookedAt, step: int, facts: Facts) -> Appended:
     begun_ns = T0 + 10 * step * S  # steps do not overlap
     return span_log(
         [

@@ -8,7 +8,7 @@ is not after it.
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import field
 
@@ -45,6 +45,17 @@ class Log(StrEnum):
 
     KEYS = "keys"
     """Meaning of the tracker keys, which is never forgotten."""
+
+
+class Appended(NamedTuple):
+    """A new part of a log, which a commit stores beside the state of its run.
+
+    Attributes:
+        newest_ns: Time of the newest entry in the part, or the part's number where the log counts.
+    """
+
+    newest_ns: int
+    body: bytes
 
 
 class KeptParts(Stored):

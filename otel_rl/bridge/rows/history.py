@@ -3,9 +3,9 @@
 from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from otel_rl.bridge.journal.log import KeptParts
+from otel_rl.bridge.journal.log import Appended, KeptParts
 from otel_rl.bridge.rows.measured_cells import MAX_KEYS, MeasuredCells
 from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
 from otel_rl.diagnose.history.records import (
@@ -92,18 +92,6 @@ _AHEAD_NS: Final = 1_500_000_000  # a clock that is ahead; less is of the way
 
 _MAX_PHASES: Final = 256
 _MAX_PARENTS: Final = 10_000
-
-
-class HistoryRecords(NamedTuple):
-    """Encoded records, which are stored beside the state until they are forgotten.
-
-    Attributes:
-        newest_ns: Time at which the records were made.
-        body: Result of ``Facts.encode``.
-    """
-
-    newest_ns: int
-    body: bytes
 
 
 class HistoryWriter:
@@ -220,7 +208,7 @@ class HistoryWriter:
         failures: Sequence[WorkerFailure] = (),
         status: str = "",
         attempt: int = 1,
-    ) -> HistoryRecords | None:
+    ) -> Appended | None:
         """Return the new records, if the last ones were taken long enough ago."""
         news = [one for one in failures if one not in self._reported[0]]
         has_ended = status not in {"", ExperimentStatus.RUNNING, self._reported[1]}
@@ -253,7 +241,7 @@ class HistoryWriter:
         body = facts.encode()
         if self.kept.keep(now_ns, len(body), 1, max_bytes):
             self._has_forgotten_places = True
-        return HistoryRecords(now_ns, body)
+        return Appended(now_ns, body)
 
     def _take_places(self, known: Iterable[WorkerState]) -> list[tuple[str, str, int | None]]:
         """Return new places of workers, or all places if records with some are forgotten."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from otel_rl.bridge.journal.log import KeptParts
+from otel_rl.bridge.journal.log import Appended, KeptParts
 from otel_rl.bridge.journal.state import (
     Count,
     Int64,
@@ -238,7 +238,7 @@ class Rollouts:
             head = head_of(fields, one.identity, one.step, now_ns, "", one.worker)
             self._finished.append(Finished(head, fields))
 
-    def take_finished(self, now_ns: int, max_bytes: int) -> tuple[int, bytes] | None:
+    def take_finished(self, now_ns: int, max_bytes: int) -> Appended | None:
         """Return the rollouts that finished since the last call as a part of the log."""
         finished, self._finished = self._finished, []
         if not finished or not max_bytes:
@@ -247,15 +247,15 @@ class Rollouts:
         forgotten = self.kept.keep(now_ns, len(body), len(finished), max_bytes)
         self.kept.forgotten += forgotten
         self.newly_forgotten += forgotten
-        return now_ns, body
+        return Appended(now_ns, body)
 
-    def take_open(self, now_ns: int) -> tuple[int, bytes] | None:
+    def take_open(self, now_ns: int) -> Appended | None:
         """Return rollouts in flight as a part that replaces the last one; None if none changed."""
         if not self._has_changed:
             return None
         self._has_changed = False
         self.kept.open_ns = max(now_ns, self.kept.open_ns + 1)
-        return self.kept.open_ns, compress(encode(self.in_flight))
+        return Appended(self.kept.open_ns, compress(encode(self.in_flight)))
 
     def restore_open(self, body: bytes) -> None:
         self._open = {one.identity: one for one in read_in_flight(body)}

@@ -22,7 +22,7 @@ from otel_rl.bridge.counters import (
     StateFault,
     ValueFold,
 )
-from otel_rl.bridge.journal.log import Log
+from otel_rl.bridge.journal.log import Appended, Log
 from otel_rl.bridge.journal.runs import Commit, SavedRun
 from otel_rl.bridge.journal.state import (
     StateRefused,
@@ -33,8 +33,7 @@ from otel_rl.bridge.journal.state import (
     refusing,
 )
 from otel_rl.bridge.rows.archived_points import ArchivedPoints
-from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
-from otel_rl.bridge.rows.history import HistoryRecords, HistoryWriter
+from otel_rl.bridge.rows.history import HistoryWriter
 from otel_rl.bridge.rows.intake import PointIntake
 from otel_rl.bridge.rows.liveness import Liveness
 from otel_rl.bridge.rows.messages import (
@@ -526,7 +525,7 @@ class Run:
         """Give uncommitted counts back to the bridge's counters; the run must not be used again."""
         self.counts.give_back()
 
-    def take_history(self, now_ns: int, *, everything: bool = False) -> HistoryRecords | None:
+    def take_history(self, now_ns: int, *, everything: bool = False) -> Appended | None:
         intake = self.intake
         return intake.history.take(
             now_ns,
@@ -540,7 +539,7 @@ class Run:
             attempt=intake.steps.attempts.newest,
         )
 
-    def take_dedup(self) -> DedupLog | None:
+    def take_dedup(self) -> Appended | None:
         """Return the single points accepted since the last call; None if there are none."""
         series = self.intake.series
         most, ended_ns = self.intake.settings.max_remembered, series.ended.unknown_through_ns

@@ -7,8 +7,9 @@ libraries.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from otel_rl.bridge.journal.log import Appended
 from otel_rl.bridge.journal.state import compress, decode, decompress_each, encode
 from otel_rl.records import SpanRecord
 
@@ -18,17 +19,10 @@ _PART: Final = 512
 _TEXTS: Final = ("role", "worker", "host", "name", "phase", "phase_class")
 
 
-class SpanLog(NamedTuple):
-    """Spans that are stored beside the state and passed to ``RecentSpans.restore``."""
-
-    newest_ns: int
-    body: bytes
-
-
-def span_log(spans: Sequence[SpanRecord]) -> SpanLog:
+def span_log(spans: Sequence[SpanRecord]) -> Appended:
     parts = (spans[at : at + _PART] for at in range(0, len(spans), _PART))
     body = b"".join(compress(encode(part)) for part in parts)
-    return SpanLog(max(span.end_ns for span in spans), body)
+    return Appended(max(span.end_ns for span in spans), body)
 
 
 def read_spans(body: bytes) -> Iterator[Sequence[SpanRecord]]:

@@ -12,11 +12,12 @@ from typing import Final
 
 from msgspec import field
 
+from otel_rl.bridge.journal.log import Appended
 from otel_rl.bridge.journal.state import Int64, Stored
 from otel_rl.bridge.rows.missing_spans import Gaps, MissingSpans
 from otel_rl.bridge.rows.pace import Pace
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.rows.span_log import SpanLog, read_spans, span_log
+from otel_rl.bridge.rows.span_log import read_spans, span_log
 from otel_rl.bridge.rows.step_analysis import OTHERS, StepAnalysis, explain
 from otel_rl.bridge.tracker_keys import tracker_key
 from otel_rl.records import SpanRecord
@@ -125,7 +126,7 @@ class RecentSpans(Stored, dict=True):
         self._bytes = sum(map(_size_bytes, self._spans.values()))
         self._fresh = [span for span in self._fresh if span.end_ns > horizon_ns]
 
-    def take_log(self) -> SpanLog | None:
+    def take_log(self) -> Appended | None:
         """Return the spans since the last call; None if there are none."""
         if not self._fresh:
             return None
@@ -223,7 +224,7 @@ class ChosenSteps(Stored, dict=True):
         for step in (*before[len(before) // 2 :][:1], *([] if after is None else [after])):
             self._keep(step, *times[step], spans)
 
-    def take_log(self) -> SpanLog | None:
+    def take_log(self) -> Appended | None:
         """Return the spans since the last call; None if there are none."""
         if not self._fresh:
             return None

@@ -15,14 +15,13 @@ import pytest
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal import reader
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.log import Log
+from otel_rl.bridge.journal.log import Appended, Log
 from otel_rl.bridge.journal.reader import KnownWorker, Standing
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import decode_row
 from otel_rl.bridge.rows.messages import Finding
 from otel_rl.bridge.rows.series.streams import WorkerStanding
-from otel_rl.bridge.rows.span_log import SpanLog
 from otel_rl.bridge.rows.spans import ChosenSteps
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.diagnose.history.records import Facts
@@ -758,7 +757,7 @@ def test_when_no_further_steps_are_kept_the_timeline_says_so(
 ) -> None:
     take_log = ChosenSteps.take_log
 
-    def used_up(chosen: ChosenSteps) -> SpanLog | None:
+    def used_up(chosen: ChosenSteps) -> Appended | None:
         log = take_log(chosen)
         chosen.left_bytes -= (16 << 20) * is_full
         return log

@@ -8,8 +8,9 @@ points are returned as a log, stored in the transaction of the rows, and read ag
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
+from otel_rl.bridge.journal.log import Appended
 from otel_rl.bridge.journal.state import (
     Floats,
     Integers,
@@ -27,17 +28,6 @@ _PART_POINTS = 1 << 17
 
 # One time in this many is sampled to find the median.
 _SAMPLED = 64
-
-
-class DedupLog(NamedTuple):
-    """Accepted single points, which are stored beside the state and passed to ``restore``.
-
-    Attributes:
-        body: Opaque.
-    """
-
-    newest_ns: int
-    body: bytes
 
 
 class Part(Stored):
@@ -128,7 +118,7 @@ class DedupMemory:
             if seen is not None:
                 seen.known_changes().lost_step = self._lost_steps[number] = step
 
-    def take_log(self, max_remembered: int, unknown_through_ns: int) -> DedupLog | None:
+    def take_log(self, max_remembered: int, unknown_through_ns: int) -> Appended | None:
         """Return the single points accepted since the last call; None if there are none.
 
         Args:
@@ -144,7 +134,7 @@ class DedupMemory:
             compress(encode(Part(*(one[at : at + _PART_POINTS] for one in columns))))
             for at in range(0, max(len(fresh[0]), len(changed[0])), _PART_POINTS)
         )
-        log = DedupLog(max((*fresh[1], *changed[3])), body)
+        log = Appended(max((*fresh[1], *changed[3])), body)
         self._fresh = _columns(3)
         self._changed, self._values = _columns(4), array("d")
         if self._remembered + self._orphaned > max_remembered:

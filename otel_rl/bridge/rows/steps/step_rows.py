@@ -16,13 +16,14 @@ rest of the previous pass is closed.
 
 from collections.abc import Sequence
 
+from otel_rl.bridge.journal.log import Appended
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps.role_steps import RoleSteps
 from otel_rl.bridge.rows.steps.step import OpenStep
 from otel_rl.bridge.rows.steps.step_axis import Attempts
 from otel_rl.bridge.rows.steps.step_closing import Check, ClosedStep, RoleCheck
-from otel_rl.bridge.rows.steps.written_steps import StepLog, StepLogs
+from otel_rl.bridge.rows.steps.written_steps import StepLogs
 from otel_rl.records import HistogramPoint, SumPoint, Worker
 
 
@@ -108,7 +109,7 @@ class OpenSteps:
                 closed += one.closed()
         return closed
 
-    def take_log(self) -> StepLog | None:
+    def take_log(self) -> Appended | None:
         return self.logs.take({name: role.written for name, role in self._roles.items()})
 
     def restore_log(self, body: bytes, groups: int) -> None:

@@ -8,8 +8,9 @@ as long as one of its steps is unchanged.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
+from otel_rl.bridge.journal.log import Appended
 from otel_rl.bridge.journal.state import Count, Int64, Stored, decode, encode, refusing
 from otel_rl.bridge.rows.steps.step import OpenStep, StepRow
 
@@ -18,13 +19,6 @@ _MOST_STEPS: Final = 1_000
 
 _MOST_WASTE_BYTES: Final = 64 << 10
 """Size of logged steps that were written again since, beside as many bytes as are needed."""
-
-
-class StepLog(NamedTuple):
-    """Part of the log, which is stored beside the state and passed to ``StepLogs.restore``."""
-
-    number: int
-    body: bytes
 
 
 @dataclass(slots=True)
@@ -158,7 +152,7 @@ class StepLogs:
         # Bytes of the steps in each part, needed or not.
         self._sizes: dict[int, int] = {}
 
-    def take(self, roles: Mapping[str, WrittenSteps]) -> StepLog | None:
+    def take(self, roles: Mapping[str, WrittenSteps]) -> Appended | None:
         """Return the changes since the last call as a part of the log; None without changes."""
         number = self._next
         needed = sum(role.size_bytes for role in roles.values())
@@ -176,7 +170,7 @@ class StepLogs:
         for part in [part for part in self._sizes if part < first]:
             del self._sizes[part]
             self.forgotten = max(self.forgotten, part)
-        return StepLog(number, encode(LogPart(number, steps)))
+        return Appended(number, encode(LogPart(number, steps)))
 
     def restore(self, body: bytes, roles: Mapping[str, WrittenSteps], groups: int) -> None:
         """Restore one part; parts are restored in the order of their numbers.

@@ -33,7 +33,7 @@ class Journal:
 
     def commit(self) -> None:
         if (part := self.logs.take({"trainer": self.steps})) is not None:
-            self.parts[part.number] = part.body
+            self.parts[part.newest_ns] = part.body
         self.parts = {n: body for n, body in self.parts.items() if n > self.logs.forgotten}
 
     def restart(self) -> None:
