@@ -114,29 +114,8 @@ class StreamTable:
         group = self.groups.of_role(series, settings)
         wider, device = self.groups.of_device(series, worker, settings)
         own = self.groups.of_worker(series, worker, group, settings)
-        ended = self.ended.take(series)
-        if ended is not None:
-            return Stream(
-                ended.number,
-                worker,
-                group,
-                own,
-                wider,
-                device,
-                counter=ended.counter,
-                histogram=ended.histogram,
-                level=ended.level,
-                seen=self.memory.of(ended.number),
-                unknown_through_ns=ended.unknown_through_ns,
-            )
-        number = self.state.next_stream
-        return Stream(
-            number,
-            worker,
-            group,
-            own,
-            wider,
-            device,
-            seen=self.memory.of(number),
-            unknown_through_ns=self.ended.unknown_through_ns,
-        )
+        stream = Stream(self.state.next_stream, worker, group, own, wider, device)
+        if not self.ended.take(series, stream):
+            stream.unknown_through_ns = self.ended.unknown_through_ns
+        stream.seen = self.memory.of(stream.number)
+        return stream

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from otel_rl.bridge.journal.state import (
     Count,
@@ -60,15 +60,15 @@ _Kind = tuple[str, str, _Attributes, Reduction | None, Instrument, str, _Attribu
 """A series without its worker: the fields of ``Series``, in order. Workers have the same ones."""
 
 
-class _EndedStream(NamedTuple):
+class _EndedStream(Stored, gc=False):
     """State of a forgotten series, which is needed if its worker returns."""
 
-    number: int
-    counter: CounterStream | None
-    histogram: HistogramStream | None
-    level: float
-    bounds: "array[int]"
-    unknown_through_ns: int
+    number: Count
+    counter: CounterLives | None
+    histogram: HistogramLives | None
+    level: Number
+    bounds: Integers
+    unknown_through_ns: Int64
 
 
 class EndedStreams:
@@ -86,22 +86,33 @@ class EndedStreams:
     def end(self, series: Series, stream: Stream) -> None:
         self.streams[series] = _EndedStream(
             stream.number,
-            stream.counter,
-            stream.histogram,
+            None if stream.counter is None else stream.counter.stored(),
+            None if stream.histogram is None else stream.histogram.stored(),
             stream.level or 0,  # as the journal keeps it
             stream.seen.bounds,
             stream.unknown_through_ns,
         )
 
-    def take(self, series: Series) -> _EndedStream | None:
-        return self.streams.pop(series, None)
+    def take(self, series: Series, stream: Stream) -> bool:
+        """Give a new stream of the series what is known of it. Returns whether it is known."""
+        ended = self.streams.pop(series, None)
+        if ended is None:
+            return False
+        stream.number, stream.level = ended.number, ended.level
+        stream.unknown_through_ns = ended.unknown_through_ns
+        if ended.counter is not None:
+            stream.counter = CounterStream.restored(ended.counter)
+        if ended.histogram is not None:
+            stream.histogram = HistogramStream.restored(ended.histogram)
+        return True
 
     def drop_surplus(self, max_series: int, memory: DedupMemory) -> None:
         """Drop all but ``max_series`` series, with their accepted points."""
         while len(self.streams) > max_series:
             ended = self.streams.pop(next(iter(self.streams)))
             seen = memory.drop(ended.number)
-            counted = (c.time_ns for c in (ended.counter, ended.histogram) if c is not None)
+            # The first field of the lives is the time of their latest point.
+            counted = (c[0] for c in (ended.counter, ended.histogram) if c is not None)
             self.unknown_through_ns = max(self.unknown_through_ns, seen.newest_ns(), *counted)
 
     def counts_again(self, start_ns: int) -> bool:
@@ -122,21 +133,12 @@ class _StoredStream(Stored, gc=False):
     unknown_through_ns: Int64
 
 
-class _StoredEnded(Stored, gc=False):
-    """A series of a forgotten worker; ``worker`` is a place in ``ended_workers``."""
-
-    worker: Count
-    kind: Count
-    number: Count
-    counter: CounterLives | None
-    histogram: HistogramLives | None
-    level: Number
-    bounds: Integers
-    unknown_through_ns: Int64
-
-
 class Identities(Stored):
-    """The part of a table that changes only when an entry is added or forgotten."""
+    """The part of a table that changes only when an entry is added or forgotten.
+
+    ``ended`` has the series of forgotten workers, each with its places in ``ended_workers`` and
+    ``kinds``.
+    """
 
     workers: Sequence[Worker]
     kinds: Sequence[_Kind]
@@ -146,7 +148,7 @@ class Identities(Stored):
     own_keys: set[str]
     indexes: dict[str, set[int]]
     ended_workers: Sequence[Worker]
-    ended: Sequence[_StoredEnded]
+    ended: Sequence[tuple[Count, Count, _EndedStream]]
     unknown_through_ns: Int64
     devices: Mapping[str, Device]
 
@@ -266,16 +268,7 @@ class TableState:
             self.workers.indexes,
             [*ended_workers],
             [
-                _StoredEnded(
-                    places_of_ended[series.worker],
-                    kinds[_KIND(series)],
-                    stream.number,
-                    None if stream.counter is None else stream.counter.stored(),
-                    None if stream.histogram is None else stream.histogram.stored(),
-                    stream.level,
-                    stream.bounds,
-                    stream.unknown_through_ns,
-                )
+                (places_of_ended[series.worker], kinds[_KIND(series)], stream)
                 for series, stream in ended.items()
             ],
             self.ended.unknown_through_ns,
@@ -307,16 +300,9 @@ class TableState:
         return state
 
     def _restore_ended(self, identities: Identities) -> None:
-        for one in identities.ended:
-            series = Series(identities.ended_workers[one.worker], *identities.kinds[one.kind])
-            self.ended.streams[series] = _EndedStream(
-                one.number,
-                None if one.counter is None else CounterStream.restored(one.counter),
-                None if one.histogram is None else HistogramStream.restored(one.histogram),
-                one.level,
-                one.bounds,
-                one.unknown_through_ns,
-            )
+        for worker, kind, one in identities.ended:
+            series = Series(identities.ended_workers[worker], *identities.kinds[kind])
+            self.ended.streams[series] = one
             self.memory.of(one.number).bounds = one.bounds
 
     def _restore_streams(self, identities: Identities, kept: StoredTable) -> None:
