@@ -3,14 +3,12 @@
 import argparse
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 import threading
-import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -45,8 +43,7 @@ examples:
   otel-rl replay node-0 node-1 --tracker wandb    one run of what two hosts have left in inboxes
 """
 
-_NEWS_S: Final = 5.0
-_LOOK_S: Final = 0.2
+_NEWS_S: Final = 5.0  # without the end of a run
 _FILE: Final = "replayed.json"
 
 # Variables that say where a tracker is.
@@ -259,35 +256,25 @@ class _ReplayJobs:
     done: int = 0
     known: int = 0
     failed: int = 0
-    _stopping: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Write the runs; after an interruption the writers are ended at once."""
-        waiting = iter(self.jobs)
-        going: dict[Future[RunStatus | None], _ReplayJob] = {}
-        news_s = time.monotonic() + _NEWS_S
         with ThreadPoolExecutor(self.at_once, thread_name_prefix="otel-rl-replay") as pool:
+            going = {pool.submit(self._write, job): job for job in self.jobs}
             try:
-                while True:
-                    for job in itertools.islice(waiting, self.at_once - len(going)):
-                        going[pool.submit(self._write, job)] = job
-                    if not going:
-                        return
-                    over, _ = wait(going, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                while going:
+                    over, _ = wait(going, timeout=_NEWS_S, return_when=FIRST_COMPLETED)
                     for future in over:
                         self._note(going.pop(future), future)
-                    if time.monotonic() >= news_s:
-                        news_s = time.monotonic() + _NEWS_S
+                    if not over:
                         self._report(going.values())
             finally:
-                self._stopping.set()
+                pool.shutdown(wait=False, cancel_futures=True)
                 for job in going.values():
                     if job.replay is not None:
                         job.replay.kill()
 
     def _write(self, job: _ReplayJob) -> RunStatus | None:
-        if self._stopping.is_set():
-            return None
         directory, of = job.found.directory, job.found.run
         mark = f"{of.rows} {of.description.status.value}"
         delivery = self._delivery(job)

@@ -23,8 +23,9 @@ _STEPS: Final = (
 """Names of the number of a step, the first one that a log has."""
 
 _TIMES: Final = ("_timestamp", "timestamp", "wall_time", "time_unix", "datetime", "date", "time")
-_ELAPSED: Final = ("time/time_elapsed", "time_total_s", "_runtime", "elapsed", "train/time_elapsed")
-_RESTARTS: Final = 0.1  # of the rows: seconds of a step become fewer in about every second one
+_ELAPSED: Final = ("time/time_elapsed", "time_total_s", "_runtime", "train/time_elapsed")
+"""Seconds since the start, as Stable-Baselines3, RLlib and W&B call them."""
+
 _ODD: Final = {"nan", "inf", "-inf", "infinity", "-infinity"}
 _LONGEST_NAME: Final = 200
 _LATEST_S: Final = 1e10  # in the year 2286
@@ -42,26 +43,6 @@ class Step:
 
     time_s: float | None
     values: dict[str, float]
-
-
-@dataclass(slots=True)
-class _Elapsed:
-    """What a column has of seconds: since the start of the run, or of each step."""
-
-    last_s: float = -math.inf
-    rows: int = 0
-    rises: int = 0
-    falls: int = 0
-
-    def add(self, elapsed_s: float) -> None:
-        self.rows += 1
-        self.rises += elapsed_s > self.last_s
-        self.falls += elapsed_s < self.last_s
-        self.last_s = elapsed_s
-
-    @property
-    def is_clock(self) -> bool:
-        return self.falls <= _RESTARTS * self.rows and self.rises >= min(2, self.rows)
 
 
 @dataclass(slots=True)
@@ -96,7 +77,6 @@ class Log:
     _keys: set[str] = field(default_factory=set)
     _step_key: str = ""
     _newest: int = -1
-    _elapsed: dict[str, _Elapsed] = field(default_factory=dict)
 
     def add_row(self, row: Mapping[str, object], step: int | None = None) -> None:
         """Add a record whose step and time are among its values.
@@ -120,11 +100,10 @@ class Log:
             number = self._newest if has_newest else step
         if number is None:
             self.counts_rows, number = True, self._newest + 1
-        time_s = next((s for key in _TIMES if (s := time_of(values.get(key))) is not None), None)
-        for key in _ELAPSED:
-            if (elapsed_s := _number(values.get(key))) is not None and math.isfinite(elapsed_s):
-                self._elapsed.setdefault(key, _Elapsed()).add(elapsed_s)
-        drop = {"_step", *(key for key in _TIMES if time_of(values.get(key)))}
+        times = {key: s for key in _TIMES if (s := time_of(values.get(key))) is not None}
+        elapsed = {key: s for key in _ELAPSED if (s := _number(values.get(key))) is not None}
+        time_s = next(iter([*times.values(), *elapsed.values()]), None)
+        drop = {"_step", *times, *elapsed}
         numbers = {
             name: measured
             for name, value in values.items()
@@ -166,20 +145,7 @@ class Log:
         return self._keys
 
     def check(self) -> None:
-        """Take the time from the seconds since the start, if nothing else tells it.
-
-        Raises:
-            ConfigError: The log has no number.
-        """
-        clocks = [key for key in _ELAPSED if key in self._elapsed and self._elapsed[key].is_clock]
-        has_times = any(step.time_s is not None for step in self.steps.values())
-        for number, step in [*self.steps.items()]:
-            elapsed_s = [step.values.pop(key) for key in clocks if key in step.values]
-            if elapsed_s and not has_times and 0 <= elapsed_s[0] < _LATEST_S:
-                step.time_s = elapsed_s[0]
-            if not step.values:
-                del self.steps[number]
-        self._keys.difference_update(clocks)
+        """Raise ConfigError if the log has no number."""
         if self.steps:
             return
         broken = f" {self.broken} records could not be read." if self.broken else ""

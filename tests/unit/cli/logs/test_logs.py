@@ -270,24 +270,11 @@ def test_later_values_of_a_step_count(tmp_path: Path) -> None:
     assert found.went_back == 1
 
 
-@pytest.mark.parametrize(
-    ("seconds", "is_clock"),
-    [
-        (lambda step: 2.0 * step, True),
-        (lambda step: 2.0 * (step % 40), True),  # resumed once
-        (lambda step: float(step // 4), True),  # whole seconds
-        (lambda step: 2.0 + (step * 7 % 5) / 10, False),
-        (lambda step: 2.0, False),
-    ],
-    ids=["of the run", "of a resumed run", "whole", "of a step", "of equal steps"],
-)
-def test_elapsed_seconds_are_the_time_only_if_they_grow(
-    seconds: Callable[[int], float], *, is_clock: bool, tmp_path: Path
-) -> None:
-    of = [{"step": step, "loss": 1.0, "elapsed": seconds(step)} for step in range(1, 80)]
+def test_seconds_since_the_start_are_the_time_and_no_value(tmp_path: Path) -> None:
+    of = [{"step": step, "loss": 1.0, "_runtime": 2.0 * step} for step in range(1, 80)]
     found = read(json_lines(tmp_path / "log.jsonl", iter(of)))
-    assert ("elapsed" in found.keys, "elapsed" in found.steps[9].values) == (not is_clock,) * 2
-    assert found.steps[9].time_s == (seconds(9) if is_clock else None)
+    assert found.keys == {"loss"}
+    assert found.steps[9].time_s == 18.0
 
 
 def test_of_a_long_log_the_last_steps_are_kept(tmp_path: Path) -> None:
