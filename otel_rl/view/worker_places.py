@@ -1,6 +1,6 @@
 """Spans of a run, and what completes a diagnosis: hosts of workers, names of keys."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from otel_rl.bridge.journal.interface import Connection
@@ -15,15 +15,26 @@ from otel_rl.records import STACKS, Row, SpanRecord
 from otel_rl.view.found import Found
 
 
-def spans_of(connection: Connection, run: str) -> list[SpanRecord]:
-    """Return the spans of chosen steps and of the last minute or more; without damaged parts."""
+def spans_of(
+    connection: Connection, run: str, tell: Callable[[str], None] = lambda _: None
+) -> list[SpanRecord]:
+    """Return the spans of chosen steps and of the last minute or more, each once.
+
+    Args:
+        connection: To the journal.
+        run: Its id.
+        tell: Told in words how many damaged parts are left out, if any are.
+    """
     found: dict[bytes, SpanRecord] = {}
+    damaged = 0
     for body in span_parts(connection, run):
         try:
             for some in read_spans(body):
                 found.update((span.span_id, span) for span in some)
         except StateRefused:
-            continue
+            damaged += 1
+    if damaged:
+        tell(f"{damaged} damaged parts of the spans are left out")
     return list(found.values())
 
 

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.reader import read_named_keys, span_parts, whole_history
-from otel_rl.bridge.journal.state import StateRefused
-from otel_rl.bridge.rows.span_log import read_spans
+from otel_rl.bridge.journal.reader import read_named_keys, whole_history
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.cli.find_run import Runs, add_run, steps, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
@@ -34,6 +32,7 @@ from otel_rl.perfetto import (
 from otel_rl.plurals import many
 from otel_rl.records import SpanRecord
 from otel_rl.view.found import Found
+from otel_rl.view.worker_places import spans_of
 
 DESCRIPTION: Final = (
     "Write the spans of a run, as far as its journal has them, as a Chrome trace for Perfetto."
@@ -97,7 +96,7 @@ def _export(
     """Write the trace. Returns its steps, the number of links to nowhere, and what it has."""
     with run.open() as connection:
         names = {of.instance: of.name for of in read_standing(connection, run.id).workers}
-        found = _read(connection, run.id)
+        found = spans_of(connection, run.id, say)
         leads = _leads(connection, run.id, arguments.steps)
         news("writing the trace")
         chosen, spans = _select(_with_clocks_set(found, leads, names), run, arguments.steps)
@@ -106,22 +105,6 @@ def _export(
         with _written(arguments.output) as file:
             summary = write_trace(file, spans, names=names, counters=counters, about=about)
     return chosen, unknown_links(spans), summary
-
-
-def _read(connection: Connection, run: str) -> list[SpanRecord]:
-    """Return the spans of a run, each once, and say how many parts of them cannot be read."""
-    found: dict[bytes, SpanRecord] = {}
-    damaged = 0
-    for body in span_parts(connection, run):
-        try:
-            for spans in read_spans(body):
-                for span in spans:
-                    found.setdefault(span.span_id, span)
-        except StateRefused:
-            damaged += 1
-    if damaged:
-        say(f"{damaged} damaged parts of the spans are left out")
-    return [*found.values()]
 
 
 def _select(
