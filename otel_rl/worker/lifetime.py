@@ -194,7 +194,7 @@ class Session:
         )
         providers.spans.are_wanted = False  # an earlier session may have set it
         if settings.traces.enabled:
-            providers.spans.open(self._sender)
+            providers.spans.open(self._sender.flush_spans)
         served_policy.forget()
         if settings.console and settings.logs.enabled:
             with GUARD:
@@ -206,7 +206,7 @@ class Session:
         if not is_guess:
             self.report_start(metadata or {})
             self._begin_sampling()
-        providers.meter.reader = self
+        providers.meter.flush = self.flush
         self._sender.start()
 
     def _source(self) -> Source:
@@ -430,7 +430,7 @@ class Session:
         self._provenance.stop()
 
     def _close(self) -> None:
-        if self.providers.meter.reader is self:
-            self.providers.meter.reader = None
+        if self.providers.meter.flush == self.flush:
+            self.providers.meter.flush = None
         self.providers.console.stop(self)
-        self.providers.spans.close(self._sender)
+        self.providers.spans.close(self._sender.flush_spans)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from threading import Lock
 from time import time_ns
-from typing import ClassVar, Final, Protocol, TypeVar, cast
+from typing import ClassVar, Final, TypeVar, cast
 
 from opentelemetry.context import Context, get_current
 from opentelemetry.metrics import (
@@ -86,14 +86,6 @@ _NO_OP: Final = NoOpMeter("otel_rl")
 """Its methods make instruments that record nothing; a meter of the SDK has those of these names."""
 
 
-class Reader(Protocol):
-    """What sends a provider's measurements."""
-
-    def flush(self, timeout_s: float) -> bool:
-        """Send all measurements. Returns whether that finished in time."""
-        ...
-
-
 class BufferedMeterProvider(MeterProvider):
     """MeterProvider of a worker. Instruments are thread-safe; only the exporter thread collects."""
 
@@ -102,8 +94,8 @@ class BufferedMeterProvider(MeterProvider):
         self.guard = guard
         self.steps = Steps(guard)
         """Steps of the process."""
-        self.reader: Reader | None = None
-        """Sender of the measurements. They wait while it is None."""
+        self.flush: Callable[[float], bool] | None = None
+        """Sends the measurements, within some seconds. They wait while it is None."""
         # Written with setdefault only, which is atomic: two threads get the same meter.
         self._meters: dict[InstrumentationScope, BufferedMeter] = {}
         self._drops = [guard.drops]
@@ -173,7 +165,8 @@ class BufferedMeterProvider(MeterProvider):
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
         """Send everything recorded so far. Returns whether the endpoint has accepted it."""
-        return self.reader is None or self.reader.flush(timeout_millis / 1000)
+        flush = self.flush
+        return flush is None or flush(timeout_millis / 1000)
 
     def shutdown(self, timeout_millis: float = 30_000) -> None:
         """Flush for a program that shuts down its metrics; otel_rl continues. Never raises."""

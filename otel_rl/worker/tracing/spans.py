@@ -5,10 +5,10 @@ end() -> kept until an export, or until a device has reached the end too -> requ
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
 from time import time_ns
-from typing import Any, Protocol
+from typing import Any
 
 from opentelemetry.context import Context, get_current
 from opentelemetry.exporter.otlp.proto.common import trace_encoder
@@ -31,13 +31,8 @@ from otel_rl.worker.otlp.requests import (
 from otel_rl.worker.phases.device_clock import SpanTimes
 from otel_rl.worker.step_context import scope_in
 
-
-class SpanSink(Protocol):
-    """What collects the ended spans, and sends them."""
-
-    def flush_spans(self, timeout_s: float) -> bool:
-        """Send the ended spans. Returns whether that finished in time."""
-        ...
+Flush = Callable[[float], bool]
+"""Sends what was recorded, within some seconds. Returns whether that finished in time."""
 
 
 class CountedSpans(SpanProcessor):
@@ -55,10 +50,10 @@ class CountedSpans(SpanProcessor):
         self._capacity = capacity
         self.guard = Guard(Drops())
         """Counts lost spans, apart from the measurements."""
-        self.sink: SpanSink | None = None
-        """What collects spans; None before the first session and after the last."""
+        self.flush: Flush | None = None
+        """Sends the ended spans; None before the first session and after the last."""
         self.are_wanted = False
-        """True if a span that ends without a sink counts as lost."""
+        """True if a span that nobody will send counts as lost."""
         self.is_over = False
         """True at the end of the process, whose session has had its time for the rest."""
         self.device_times: dict[int, SpanTimes] = {}
@@ -78,14 +73,14 @@ class CountedSpans(SpanProcessor):
         self._ended: deque[tuple[ReadableSpan, SpanTimes | None]] = deque()
         self.guard.forget()
 
-    def open(self, sink: SpanSink) -> None:
-        self.sink = sink
+    def open(self, flush: Flush) -> None:
+        self.flush = flush
         self.are_wanted = True
 
-    def close(self, sink: SpanSink) -> None:
-        """Take no more spans for ``sink``, unless it has been replaced by now."""
-        if self.sink is sink:
-            self.sink = None
+    def close(self, flush: Flush) -> None:
+        """Take no more spans, unless another session has opened by now."""
+        if self.flush == flush:
+            self.flush = None
 
     @property
     def is_crowded(self) -> bool:
@@ -104,7 +99,7 @@ class CountedSpans(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         if not span.context.trace_flags.sampled:
             return
-        if self.sink is None:
+        if self.flush is None:
             if self.are_wanted:
                 self.guard.drop(
                     DropReason.NOT_STARTED,
@@ -123,14 +118,14 @@ class CountedSpans(SpanProcessor):
             )
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        sink = self.sink
-        return sink is None or sink.flush_spans(timeout_millis / 1000)
+        flush = self.flush
+        return flush is None or flush(timeout_millis / 1000)
 
     def shutdown(self) -> None:
         """Flush for a program that shuts down its tracing; see ``SpanProcessor``."""
         if not self.is_over:
             self.force_flush()
-            self.sink = None
+            self.flush = None
 
     def collect(self) -> list[Request]:
         """Return every span that has ended, and whose device has reached its end, as requests."""

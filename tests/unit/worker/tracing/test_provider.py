@@ -23,7 +23,7 @@ class Taken:
 
     def __init__(self) -> None:
         self.spans = CountedSpans(RESOURCE, 1000)
-        self.spans.open(self)
+        self.spans.open(self.flush_spans)
         self._requests: list[Request] = []
 
     def flush_spans(self, timeout_s: float) -> bool:

@@ -55,7 +55,7 @@ class Rig:
             Guard(Drops()),
             spans_guard=self.spans.guard,
         )
-        self.spans.open(self.sender)
+        self.spans.open(self.sender.flush_spans)
         self.sender.start()
         self.tracer = made_tracer_provider(RESOURCE, self.spans, None).get_tracer("t")
 
@@ -68,7 +68,7 @@ class Rig:
 
     def close(self, timeout_s: float = 0.0) -> None:
         self.sender.shutdown(timeout_s)
-        self.spans.close(self.sender)
+        self.spans.close(self.sender.flush_spans)
 
     @property
     def lost(self) -> dict[DropReason, int]:
@@ -154,7 +154,7 @@ def test_the_end_counts_what_was_not_sent_and_is_silent_if_there_is_nothing(
 def test_a_later_sender_takes_over_what_ends_from_then_on(sink: Sink) -> None:
     rig = Rig(sink)
     later = Rig(sink, spans=rig.spans)
-    rig.spans.close(rig.sender)
+    rig.spans.close(rig.sender.flush_spans)
     rig.end("later")
     assert rig.flush()
     later.close(PATIENCE_S)
