@@ -60,7 +60,7 @@ class RoleSteps(Stored):
             if stream.last_step is not None and stream.last_step > step:
                 return None
         if step >= worker.newest_step:
-            passes.newest[worker.label] = step, time_ns
+            passes.went_on(worker, step, time_ns)
             worker.newest_step = step
         for stream in streams:
             if stream.last_step is None:

@@ -55,7 +55,7 @@ class OpenSteps:
         Returns:
             Number of late samples, whose step was closed before.
         """
-        opened = self._role(streams[0]).next_of(streams, step, times_ns[-1])
+        opened = self._role(streams[0]).next_of(streams, step, max(times_ns))
         if opened is not None:
             opened.add(streams, values, times_ns, received_ns, per_worker=settings.per_worker)
             return 0

@@ -59,6 +59,20 @@ def test_what_comes_for_a_closed_step_is_late_also_for_the_newest_and_after_an_o
         bench.rows(at_s=30 * late)
 
 
+def test_an_export_that_was_overtaken_is_late_and_goes_back_to_no_step() -> None:
+    bench = Bench()
+    loss, kl = Series(SOLO, "loss"), Series(SOLO, "kl")
+
+    def measured(series: Series, step: int, at_s: float) -> Measurements:
+        return Measurements(series, [T0 + int(at_s * S)], [1.0], [step])
+
+    bench.export(SOLO, measured(loss, 7, 1), measured(kl, 7, 2), at_s=2)
+    bench.export(SOLO, measured(loss, 8, 17), measured(kl, 8, 18), at_s=18)
+    assert [step for step, _ in by_step(bench.rows(at_s=18))] == [7]
+    bench.export(SOLO, measured(loss, 8, 8), measured(kl, 7, 9), at_s=19)
+    assert bench.aligner.sample_counts.late == 1
+
+
 def test_what_comes_for_a_closed_window_is_late_also_for_the_newest_and_after_an_older_one() -> (
     None
 ):
