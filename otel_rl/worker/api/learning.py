@@ -65,7 +65,6 @@ def _folded(kind: str, name: object) -> str:
 
 def record_end(
     meter: Meter,
-    at_step: Attributes,
     outcome: Outcome,
     *,
     is_first: bool,
@@ -75,10 +74,9 @@ def record_end(
     environment: object,
     components: Mapping[str, float],
 ) -> None:
-    """Record how a sample ended.
+    """Record how a sample ended, at the caller's step.
 
     Args:
-        at_step: The step as an attribute, if there is one.
         is_first: Whether no end of the sample was recorded before; the reward counts once.
         is_told: Whether the program gave the outcome, and not only the reward.
         reward: Reward of the sample, given now or before.
@@ -89,28 +87,28 @@ def record_end(
     of: dict[str, str | int] = {}
     if environment is not None:
         of[names.RL_ENVIRONMENT_NAME] = _folded(names.RL_ENVIRONMENT_NAME, environment)
-    by_end = {**at_step, **of, names.RL_SAMPLE_OUTCOME: outcome.value}
+    by_end = {**of, names.RL_SAMPLE_OUTCOME: outcome.value}
     if reason is not None:
         by_end[names.RL_SAMPLE_REASON] = _folded(names.RL_SAMPLE_REASON, reason)
     meter.create_counter(*described(names.RL_SAMPLE_OUTCOMES)).add(1, by_end)
     is_poisoned = outcome in FAILED and reward is not None
     if is_first or is_poisoned:
         poisoned = meter.create_gauge(*described(names.RL_SAMPLE_POISONED))
-        poisoned.set(float(is_poisoned), at_step)
+        poisoned.set(float(is_poisoned))
     if not is_first:
         return
     if is_told and outcome in EFFECTIVE:
         truncated = meter.create_gauge(*described(names.RL_SAMPLE_TRUNCATED))
-        truncated.set(float(outcome is Outcome.TRUNCATED), at_step)
+        truncated.set(float(outcome is Outcome.TRUNCATED))
     if reward is not None and outcome in EFFECTIVE:
         effective = meter.create_gauge(*described(names.RL_SAMPLE_REWARD_EFFECTIVE))
-        effective.set(reward, at_step)
+        effective.set(reward)
         if of and len(_known[names.RL_ENVIRONMENT_NAME]) > 1:  # of one it is the same
-            effective.set(reward, {**at_step, **of})
+            effective.set(reward, of)
     if components:
         part = meter.create_gauge(*described(names.RL_REWARD_COMPONENT))
         for name, value in components.items():
-            part.set(value, {**at_step, names.RL_REWARD_NAME: _folded(names.RL_REWARD_NAME, name)})
+            part.set(value, {names.RL_REWARD_NAME: _folded(names.RL_REWARD_NAME, name)})
 
 
 def repetition(tokens: Sequence[object]) -> float | None:

@@ -265,14 +265,12 @@ def _ended(
         told: The outcome that the program gives.
         parts: Parts of the reward by name.
     """
-    current = session.running() or session.start_from_environment()
-    if current is None or now.outcome is None:
+    meter = _meter()
+    if meter is None or now.outcome is None:
         return
-    step = _step(None)
     components = {name: value for name, of in parts.items() if (value := _reward(of)) is not None}
     record_end(
-        current.providers.meter.get_meter(_SCOPE, __version__),
-        {} if step is None else {names.RL_LOOP_ITERATION: step},
+        meter,
         now.outcome,
         is_first=known.outcome is None,
         is_told=told is not None,
@@ -487,10 +485,9 @@ def _chosen(spans: Sequence[_Item]) -> Iterable[_Item]:
 
 
 def _measure(origins: Sequence[tuple[Origin, int]], version: int | None, step: int | None) -> None:
-    current = session.running() or session.start_from_environment()
-    if current is None:
+    meter = _meter()
+    if meter is None:
         return
-    meter = current.providers.meter.get_meter(_SCOPE, __version__)
     at_step: dict[str, str | int] = {} if step is None else {names.RL_LOOP_ITERATION: step}
     ages = _ages(origins, version, step)
     for name, values in ages.items():
@@ -513,9 +510,9 @@ def _measure(origins: Sequence[tuple[Origin, int]], version: int | None, step: i
 def _measure_weights(
     origins: Sequence[Origin | None], weights: object, version: int | None, step: int | None
 ) -> None:
-    current = session.running()
+    meter = _meter()
     values = weights.tolist() if hasattr(weights, "tolist") else weights
-    if current is None or not isinstance(values, Sequence) or len(values) != len(origins):
+    if meter is None or not isinstance(values, Sequence) or len(values) != len(origins):
         session.GUARD.drop(
             DropReason.NOT_A_NUMBER,
             "lineage.link: weights are a sequence with one number for each stamped sample.",
@@ -525,15 +522,18 @@ def _measure_weights(
         None if one is None or one.version is None or version is None else version - one.version
         for one in origins
     ]
-    meter = current.providers.meter.get_meter(_SCOPE, __version__)
     at_step: dict[str, str | int] = {} if step is None else {names.RL_LOOP_ITERATION: step}
     for attributes, share in effective_sizes([*map(float, values)], lags):
         _set(meter, names.RL_SAMPLE_EFFECTIVE_SIZE, share, {**attributes, **at_step})
 
 
+def _meter() -> Meter | None:
+    current = session.running() or session.start_from_environment()
+    return None if current is None else current.providers.meter.get_meter(_SCOPE, __version__)
+
+
 def _set(meter: Meter, name: str, value: float, attributes: Mapping[str, str | int]) -> None:
-    spec = names.METRICS[name]
-    meter.create_gauge(name, spec.unit, spec.brief).set(value, attributes)
+    meter.create_gauge(*described(name)).set(value, attributes)
 
 
 def _ages(
@@ -555,18 +555,15 @@ def _ages(
 def _produced(
     reward: float | None, length: int | None, tokens: Sequence[object] | None = None
 ) -> None:
-    current = session.running() or session.start_from_environment()
-    if current is None:
+    meter = _meter()
+    if meter is None:
         return
-    meter = current.providers.meter.get_meter(_SCOPE, __version__)
-    step = _step(None)
-    at_step = {} if step is None else {names.RL_LOOP_ITERATION: step}
     if reward is not None:
-        meter.create_gauge(*described(names.RL_SAMPLE_REWARD)).set(reward, at_step)
+        meter.create_gauge(*described(names.RL_SAMPLE_REWARD)).set(reward)
     if length is not None:
-        meter.create_histogram(*described(names.RL_SAMPLE_LENGTH)).record(length, at_step)
+        meter.create_histogram(*described(names.RL_SAMPLE_LENGTH)).record(length)
     if tokens is not None and (share := repetition(tokens)) is not None:
-        meter.create_gauge(*described(names.RL_SAMPLE_REPETITION)).set(share, at_step)
+        meter.create_gauge(*described(names.RL_SAMPLE_REPETITION)).set(share)
 
 
 def _of_rewards(rewards: Sequence[float]) -> Iterator[tuple[str, float]]:
