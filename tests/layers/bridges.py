@@ -95,6 +95,10 @@ class BridgeWithout:
             target = self.path / file
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / file, target)
+            # With the time of its source, which is copied, too: else each copy is compiled anew.
+            for compiled in (ROOT / file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
+                (target.parent / "__pycache__").mkdir(exist_ok=True)
+                shutil.copy2(compiled, target.parent / "__pycache__")
         (self.path / layer.file).write_text(source_without(layer))
 
     def __enter__(self) -> Self:

@@ -94,13 +94,17 @@ def test_a_run_that_ends_before_its_command_is_said_once(
     script = tmp_path / "train.py"
     script.write_text(
         textwrap.dedent(f"""
-        import subprocess, sys
+        import contextlib, io, subprocess, sys, time
+
+        from otel_rl.cli.main import main
 
         worker = "import otel_rl; otel_rl.init(role='trainer'); {ends}"
         subprocess.run([sys.executable, "-c", worker])
-        list_runs = [sys.executable, "-m", "otel_rl", "runs", "--json"]
-        while '"{state}"' not in subprocess.check_output(list_runs, text=True):
-            pass
+        listed = io.StringIO()
+        while '"{state}"' not in listed.getvalue():
+            time.sleep(0.05)
+            with contextlib.redirect_stdout(listed):
+                main(["runs", "--json"])
         """)
     )
     done = otel_rl(
