@@ -14,6 +14,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
+from otel_rl.semconv.names import LOG_RECORD_UID
+
 Answer = tuple[int, dict[str, str], bytes]
 OK: Answer = (200, {}, b"")
 
@@ -50,6 +52,9 @@ class Sink:
 
     Requests of log events are answered by ``answer_events`` and not counted in ``requests``: their
     number is nothing that a test of measurements depends on.
+
+    A sender whose answer comes too late, on a busy machine, sends a request again. ``measurements``
+    and ``events`` know what comes again, as a bridge does; ``metrics`` and ``logs`` have it, too.
     """
 
     answer: Callable[[int], Answer] = lambda _number: OK
@@ -68,6 +73,10 @@ class Sink:
     requests: int = 0
     event_requests: int = 0
     url: str = ""
+    _taken: set[bytes] = field(default_factory=set)
+    """Requests of metrics that were taken."""
+    _repeats: list[ExportMetricsServiceRequest] = field(default_factory=list)
+    """Those of ``metrics`` that are equal to an earlier one."""
     _changed: Condition = field(default_factory=Condition)
 
     def receive(self, path: str, headers: dict[str, str], body: bytes, port: int) -> Answer:
@@ -90,6 +99,9 @@ class Sink:
                 self.headers.append(headers)
                 if path == "/v1/metrics":
                     self.metrics.append(ExportMetricsServiceRequest.FromString(payload))
+                    if payload in self._taken:
+                        self._repeats.append(self.metrics[-1])
+                    self._taken.add(payload)
                     self.sizes.append(len(payload))
                 else:
                     self.trace_ports.append(port)
@@ -104,11 +116,16 @@ class Sink:
 
     def measurements(self, name: str | None = None) -> list[Measurement]:
         with self._changed:
-            return [m for m in measurements(self.metrics) if name in (None, m.name)]
+            requests = [r for r in self.metrics if not any(r is one for one in self._repeats)]
+            return [m for m in measurements(requests) if name in (None, m.name)]
 
     def events(self, name: str | None = None) -> list[Event]:
         with self._changed:
-            return [event for event in events(self.logs) if name in (None, event.name)]
+            found = [event for event in events(self.logs) if name in (None, event.name)]
+        once: dict[object, Event] = {}
+        for number, event in enumerate(found):
+            once.setdefault(event.attributes.get(LOG_RECORD_UID, number), event)
+        return [*once.values()]
 
     def resources(self) -> list[dict[str, object]]:
         with self._changed:
