@@ -34,15 +34,22 @@ import os, pathlib, sys, time
 import otel_rl
 
 otel_rl.init(experiment="e", role="trainer", gpu={"interval_s": 0.02})
-while not pathlib.Path(sys.argv[1]).exists():
-    time.sleep(0.01)
+hangs = pathlib.Path(sys.argv[1])
+
+def wait_for_the_query():
+    while not hangs.exists():
+        time.sleep(0.01)
+
+wait_for_the_query()
 for step in (1, 2):
     with otel_rl.step(step), otel_rl.phase("train", gpu=True):
         otel_rl.log({"seen": step})
 assert otel_rl.flush(timeout_s=60)
+hangs.unlink()
 child = os.fork()
 if not child:
     otel_rl.init(role="generator", gpu={"interval_s": 0.02})
+    wait_for_the_query()
     otel_rl.log({"seen_by_child": 1})
     sys.exit()
 assert os.waitpid(child, 0)[1] == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.commands import jsonl_rows, otel_rl
+from tests.process.commands import OPEN_FOR_LONG, clean_environment, jsonl_rows, otel_rl
 
 pytestmark = pytest.mark.process
 
@@ -52,7 +52,9 @@ def test_processes_without_an_index_that_start_one_after_another_have_one_right_
     program.write_text(textwrap.dedent(LAUNCHER))
     command = [sys.executable, str(program), str(tmp_path), str(STEPS), str(PROCESSES)]
     done = otel_rl(
-        *("run", "--tracker", "jsonl", "--experiment", "late", "--", *command), cwd=tmp_path
+        *("run", "--tracker", "jsonl", "--experiment", "late", "--", *command),
+        cwd=tmp_path,
+        env=clean_environment(tmp_path, **OPEN_FOR_LONG),
     )
     assert done.status == 0, done.err
     losses = [
