@@ -31,7 +31,7 @@ from otel_rl.view import pages
 from otel_rl.view.journals import Journals
 from otel_rl.view.pages import Pages
 from otel_rl.view.parts import log as log_part
-from otel_rl.view.parts import overview
+from otel_rl.view.parts import overview, sides
 from otel_rl.view.parts.overview import RunResults
 from otel_rl.view.questions import Answer, Question
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, gpu, start_ns, step
@@ -96,7 +96,7 @@ def test_two_sides_are_compared_once_while_nothing_is_new(
     found = looked.get("compare", **ids)
     assert (found["a"], found["b"], found["by"]) == (["grpo/2"], ["grpo/3"], "step")
     assert [one["is_sure"] for one in found["measures"] if one["name"] == "time_per_step"] == [True]
-    monkeypatch.setattr(pages, "Sides", None)
+    monkeypatch.setattr(sides, "Sides", None)
     assert looked.get("compare", **ids) == found
 
 
