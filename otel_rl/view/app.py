@@ -188,7 +188,7 @@ class PageRoutes:
             case ["compare"]:
                 sides = (request.query_params.get(side, "") for side in ("a", "b"))
                 asked = [(path, run) for side in sides for run in side.split(".")]
-            case ["runs" | "results"]:
+            case ["runs"]:
                 asked = [(path, "")]
             case _:
                 return

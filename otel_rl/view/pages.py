@@ -5,13 +5,12 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.dashboard.arrange import unit_words
 from otel_rl.errors import ConfigError, OtelRLError
 from otel_rl.redaction import redacted, shown
@@ -23,14 +22,12 @@ from otel_rl.view.parts.health import environment, health
 from otel_rl.view.parts.log import LogWanted, events, log
 from otel_rl.view.parts.overview import (
     Catalogue,
-    RunResults,
+    RunLines,
     goodput,
     headline,
     keys_of,
     panel_lines,
     run_facts,
-    run_line,
-    run_summary,
     standing_of,
     step_seconds,
     time_of_step,
@@ -56,7 +53,6 @@ _MAX_RUNS: Final = 200
 _MAX_CATALOGUES: Final = 16
 _MAX_COMPARED: Final = 16
 _MAX_SIDES: Final = 16  # runs of both sides: all readers wait while their histories are read
-_MAX_SUMMARIES: Final = 20  # runs of the list whose rewards are drawn; of others, see RunResults
 _COMPRESSED_FROM: Final = 4_096
 _EVERY_POINT: Final = 1_000_000  # of a line that is saved
 
@@ -85,7 +81,7 @@ class Pages:
         self._settings = settings
         self._clock_ns = clock_ns
         self._journals = Journals(settings.journal_place)
-        self._results = RunResults(self._journals)
+        self._lines = RunLines(self._journals)
         self._rollouts = RolloutIndices()
         self._diagnoses = Diagnoses(every_s=_DIAGNOSED_EVERY_S, budget_s=_DIAGNOSIS_READING_S)
         self._catalogues: dict[tuple[str, Tier], tuple[int, Catalogue]] = {}
@@ -151,9 +147,6 @@ class Pages:
                 return {"revision": str(self._journals.revision(question.experiments))}
             case ["runs"]:
                 return self._runs(question)
-            case ["results"]:
-                seen, _ = self._seen(question)
-                return self._results.of(seen[_MAX_SUMMARIES:_MAX_RUNS])
             case ["compare"]:
                 return self._compare(question)
             case ["runs", run, part] if part in self._parts:
@@ -204,8 +197,7 @@ class Pages:
         self._compared[asked] = changed, self._clock_ns(), told
         return told
 
-    def _seen(self, question: Question) -> tuple[Sequence[Found], Sequence[str]]:
-        """Return the runs that are looked for, and why journals cannot be read."""
+    def _runs(self, question: Question) -> Any:
         found = self._journals.all()
         wanted = question.query.get("search", "").casefold()
         seen = [
@@ -214,20 +206,12 @@ class Pages:
             if wanted in " ".join([str(one.run.key), *one.run.description.tags]).casefold()
             and may_see(one.run.key, question.experiments)
         ]
-        return seen, self._journals.faults
-
-    def _runs(self, question: Question) -> Any:
-        seen, faults = self._seen(question)
-        now_ns = self._clock_ns()
+        lines, share = self._lines.of(seen[:_MAX_RUNS], self._clock_ns())
         return {
-            "runs": [
-                run_summary(self._journals, one, now_ns)
-                if place < _MAX_SUMMARIES
-                else run_line(one, now_ns)
-                for place, one in enumerate(seen[:_MAX_RUNS])
-            ],
+            "runs": lines,
             "left_out": max(0, len(seen) - _MAX_RUNS),
-            "faults": [shown(fault) for fault in faults],
+            "faults": [shown(fault) for fault in self._journals.faults],
+            "read": share,
         }
 
     def _catalogue(self, found: Found, query: Mapping[str, str]) -> Catalogue:
@@ -280,14 +264,11 @@ class Pages:
         return {"lines": lines, **_read_so_far(progress)}
 
     def _series(self, found: Found, query: Mapping[str, str]) -> Any:
-        """Return one key of the run; without a key, those that can be asked for."""
+        """Return one key of the run, to be compared with that of others."""
         progress = self._journals.read(found)
-        if key := query.get("key"):
-            by_time = query.get("x") == "time"
-            shown_ = whole_series(progress.data, key, by_time=by_time)
-        else:
-            shown_ = {"sections": self._catalogue(found, query).keys(progress.data)}
-        return {**shown_, **_read_so_far(progress)}
+        by_time = query.get("x") == "time"
+        series = whole_series(progress.data, query.get("key", ""), by_time=by_time)
+        return {**series, **_read_so_far(progress)}
 
     def _diagnosis(self, found: Found, query: Mapping[str, str]) -> Any:
         first, last = _step(query, "first"), _step(query, "last")
@@ -301,10 +282,8 @@ class Pages:
             ]
             return {**told, "causes": causes, "read": 1}
         except Unread as exc:
-            with found.open() as connection:
-                verdict = read_standing(connection, found.id).verdict
             return {
-                "verdict": verdict,
+                "verdict": standing_of(found).verdict,
                 "words": str(exc),
                 "read": exc.share,
                 "causes": [],

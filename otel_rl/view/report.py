@@ -188,84 +188,79 @@ def report_answers(
         "runs": {"runs": [], "faults": [], "left_out": 0, "only": run},
         "pages": contents.pages,
     }
-    overview = yield from _overview(run, contents, news)
-    answers[f"runs/{run}/overview"] = overview
-    for section in overview["sections"]:
-        for panel in section["panels"]:
-            query = {"id": panel["id"]}
-            news(f"drawing {panel['title']}")
-            path = f"runs/{run}/panel?id={panel['id']}"
-            answers[path] = yield from _get(f"runs/{run}/panel", query)
-    path = f"runs/{run}/diagnosis"
-    news("looking for causes")
-    while (found := (yield from _once(path, _range(contents.steps))))["read"] < 1:
-        news(f"looking for causes, {found['read']:.0%}")
-    answers[path] = found
-    for path, query in _evidence(run, found["causes"]):
-        answers[_address(path, query)] = yield from _get(path, query)
-    answers[f"runs/{run}/environment"] = yield from _once(f"runs/{run}/environment")
-    answers["before"] = yield from _once(f"runs/{run}/before")
-    for page in ("workers", "rollouts", "prompts", "log", "health"):
-        if page in contents.pages or (page == "prompts" and "rollouts" in contents.pages):
-            answers[f"runs/{run}/{page}"] = yield from _get(f"runs/{run}/{page}")
-    path = f"runs/{run}/timeline"
-    timeline = answers[path] = yield from _get(path)
-    for step in {timeline.get("slowest"), timeline.get("median")} - {None}:
-        of_step = f"{path}?first={step}&last={step}"
-        answers[of_step] = yield from _get(path, _range((step, step)))
-    return answers
 
+    def keep(part: str, query: Mapping[str, str] = {}, doing: str = "") -> _Part:
+        path = f"runs/{run}/{part}"
+        found = answers[_address(path, query)] = yield from _get(path, query, news, doing)
+        return found
 
-def _evidence(
-    run: str, causes: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield what the page asks for to show the evidence of causes."""
-    for cause in causes[:_SHOWN_CAUSES]:
-        keys = [one["key"] for one in cause["evidence"] if one["key"]]
-        if cause["phase"] and cause["role"]:
-            yield f"runs/{run}/workers", {"phase": f"{cause['role']}/{cause['phase']}"}
-        for key in dict.fromkeys(keys):
-            yield f"runs/{run}/series", {"key": key}
-        if cause["since_step"] is not None:
-            steps = {"since": cause["since_step"], "until": cause["until_step"]}
-            known = {name: str(step) for name, step in steps.items() if step is not None}
-            yield f"runs/{run}/change", known
-
-
-def _address(path: str, query: Mapping[str, str]) -> str:
-    """Return the name of an answer in a report, as the page builds it."""
-    return f"{path}?{urlencode(sorted(query.items()))}"
-
-
-def _overview(run: str, contents: Contents, news: Callable[[str], None]) -> _Part:
-    while (overview := (yield from _once(f"runs/{run}/overview")))["read"] < 1:
-        news(f"reading the history, {overview['read']:.0%}")
+    overview = yield from keep("overview", doing="reading the history")
     if contents.sections is not None:
         overview["sections"] = [
             section for section in overview["sections"] if section["title"] in contents.sections
         ]
-    return overview
+    for section in overview["sections"]:
+        for panel in section["panels"]:
+            yield from keep("panel", {"id": panel["id"]}, f"drawing {panel['title']}")
+    path = f"runs/{run}/diagnosis"  # the page asks for no steps of it
+    found = yield from _get(path, _range(contents.steps), news, "looking for causes")
+    answers[path] = found
+    for part, query in _evidence(found["causes"]):
+        yield from keep(part, query)
+    yield from keep("environment")
+    answers["before"] = yield from _get(f"runs/{run}/before")
+    for page in ("workers", "rollouts", "prompts", "log", "health"):
+        if page in contents.pages or (page == "prompts" and "rollouts" in contents.pages):
+            yield from keep(page)
+    timeline = yield from keep("timeline")
+    for step in {timeline.get("slowest"), timeline.get("median")} - {None}:
+        yield from keep("timeline", _range((step, step)))
+    return answers
+
+
+def _evidence(causes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield what the page asks for to show the evidence of causes."""
+    for cause in causes[:_SHOWN_CAUSES]:
+        keys = [one["key"] for one in cause["evidence"] if one["key"]]
+        if cause["phase"] and cause["role"]:
+            yield "workers", {"phase": f"{cause['role']}/{cause['phase']}"}
+        for key in dict.fromkeys(keys):
+            yield "series", {"key": key}
+        if cause["since_step"] is not None:
+            steps = {"since": cause["since_step"], "until": cause["until_step"]}
+            known = {name: str(step) for name, step in steps.items() if step is not None}
+            yield "change", known
+
+
+def _address(path: str, query: Mapping[str, str]) -> str:
+    """Return the name of an answer in a report, as the page builds it."""
+    return f"{path}?{urlencode(sorted(query.items()))}" if query else path
 
 
 def _range(steps: tuple[int, int] | None) -> Mapping[str, str]:
     return {} if steps is None else {"first": str(steps[0]), "last": str(steps[1])}
 
 
-def _get(path: str, query: Mapping[str, str] = {}) -> _Part:
+def _get(
+    path: str,
+    query: Mapping[str, str] = {},
+    news: Callable[[str], None] = lambda _: None,
+    doing: str = "",
+) -> _Part:
     """Return a page of the whole run: its history may have left the memory, and is read again."""
+    if doing:
+        news(doing)
     for _ in range(_MOST_ASKED):
-        found = yield from _once(path, query)
-        if found.get("read", 1) >= 1:
+        answer = yield Question(path, query)
+        found = orjson.loads(_body(answer))
+        if answer.status != 200:
+            raise ConfigError(str(found["error"]))
+        share = 1 if found is None else found.get("read", 1)
+        if share >= 1:
             return found
+        if doing:
+            news(f"{doing}, {share:.0%}")
     raise ConfigError("The history of the run does not stay in memory: others read as long ones.")
-
-
-def _once(path: str, query: Mapping[str, str] = {}) -> _Part:
-    answer = yield Question(path, query)
-    found = orjson.loads(_body(answer))
-    if answer.status != 200:
-        raise ConfigError(str(found["error"]))
-    return found
 
 
 def _body(answer: Answer) -> bytes:

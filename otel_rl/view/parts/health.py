@@ -35,6 +35,7 @@ def health(
         now_ns: By the clock of this machine.
     """
     run = found.run
+    stored_bytes = run.made_bytes + run.waiting_bytes
     share_bytes = int(settings.journal.max_bytes * RUN_SHARE)
     return {
         "tracker": label(run.tracker),
@@ -46,10 +47,11 @@ def health(
         "unconfirmed": run.lag_rows,
         "waiting_bytes": run.waiting_bytes,
         "bounds": [
-            _bound(
-                "batches and rows in the journal", run.made_bytes + run.waiting_bytes, share_bytes
-            ),
-            _bound("keys", len(data.series), AlignSettings.of(settings.rows).max_keys),
+            {"name": name, "used": used, "bound": bound}
+            for name, used, bound in (
+                ("batches and rows in the journal", stored_bytes, share_bytes),
+                ("keys", len(data.series), AlignSettings.of(settings.rows).max_keys),
+            )
         ],
         "counts": list(_counts(data, {spec.key: unit_words(spec.unit) for spec in keys})),
         "failures": [label(str(one)) for one in data.failures[-50:]],
@@ -84,10 +86,6 @@ def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
             yield from _flat(value, f"{before}{key}.")
         else:
             yield f"{before}{key}", value
-
-
-def _bound(name: str, used: int, bound: int) -> dict[str, Any]:
-    return {"name": name, "used": used, "bound": bound}
 
 
 def _counts(data: RunData, units: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2s
 from itertools import accumulate, pairwise
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from otel_rl.bridge.journal.reader import (
     Standing,
@@ -34,7 +34,8 @@ _SPARK_POINTS: Final = 60
 _LINE_POINTS: Final = 600
 _MAX_SPARK_BYTES: Final = 4 << 20  # of stored history; longer ones are read when they are opened
 _NEWEST_OF_LONG: Final = 4  # records, for the value alone
-_RESULTS_S: Final = 0.3  # of one answer
+_MOST_WHOLE: Final = 20  # runs of the list whose rewards are drawn
+_RESULTS_S: Final = 0.3  # of one answer, for the others
 _MOST_RESULTS: Final = 2_000
 
 _MOST_TAGS: Final = 8  # of a run in the list
@@ -79,40 +80,6 @@ def run_facts(found: Found, standing: Standing, now_ns: int) -> dict[str, Any]:
             for role, of in sorted(run.roles.items())
         },
     }
-
-
-def run_line(found: Found, now_ns: int) -> dict[str, Any]:
-    """Return the same of a run of which no more is shown; its standing is read only if it goes on.
-
-    That takes up to 15 ms of a run with 512 workers, and a list has hundreds.
-    """
-    run = found.run
-    goes_on = run.description.status is ExperimentStatus.RUNNING and not run.is_interrupted
-    return run_facts(found, standing_of(found) if goes_on else Standing((), ""), now_ns)
-
-
-def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]:
-    """Return a line of the list of runs: its facts, its verdict, and its reward."""
-    standing = standing_of(found)
-    facts = run_facts(found, standing, now_ns)
-    with found.open() as connection:
-        size = history_bytes(connection, found.id)
-    if size > _MAX_SPARK_BYTES:
-        return {**facts, **_newest_result(journals, found, standing)}
-    data = journals.read(found).data
-    step = found.run.step or data.last_step or found.run.step  # by spans alone
-    return {**facts, **_result(found, standing, data), "step": step}
-
-
-def _result(found: Found, standing: Standing, data: RunData) -> dict[str, Any]:
-    shown = headline(data, keys_of(found))
-    return {"verdict": standing.verdict, "cause": label(standing.cause), "shown": shown}
-
-
-def _newest_result(journals: Journals, found: Found, standing: Standing) -> dict[str, Any]:
-    """Return the same without reading the history: the value alone, and not where it came from."""
-    result = _result(found, standing, journals.newest(found, records=_NEWEST_OF_LONG))
-    return {**result, "shown": result["shown"] and {**result["shown"], "ys": []}}
 
 
 def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
@@ -226,26 +193,6 @@ class Catalogue:
             if any(key in data.series for key in panel.keys)
         ]
 
-    def keys(self, data: RunData) -> list[dict[str, Any]]:
-        """Return titles and the keys of their charts that have data, with their units."""
-        found = [
-            {
-                "title": section.title,
-                "keys": [label(key) for key, _ in known],
-                "units": [label(unit) for _, unit in known],
-            }
-            for section in self._sections
-            for known in [
-                [
-                    (key, panel.unit)
-                    for panel in section.panels
-                    for key in panel.keys
-                    if key in data.series
-                ]
-            ]
-        ]
-        return [section for section in found if section["keys"]]
-
     def _section(self, section: Section, data: RunData) -> dict[str, Any]:
         return {
             "title": section.title,
@@ -328,7 +275,7 @@ def whole_series(data: RunData, key: str, *, by_time: bool) -> dict[str, Any]:
 
     Args:
         data: Of the run.
-        key: As ``Catalogue.keys`` names it, or as a diagnosis does.
+        key: As a chart names it, or as a diagnosis does.
         by_time: x is the time in hours since the first value of the run; else the step.
     """
     name = next((known for known in data.series if label(known) == key), key)
@@ -339,8 +286,26 @@ def whole_series(data: RunData, key: str, *, by_time: bool) -> dict[str, Any]:
     return downsample(xs, series.values, most=_LINE_POINTS)._asdict()
 
 
-class RunResults:
-    """Last reward and verdict of runs far down the list, each read once. One thread.
+class _Read(NamedTuple):
+    """What was read of a run for its line.
+
+    Attributes:
+        changed_ns: Last change of the run, by then.
+        is_whole: Whether its whole history was wanted.
+        cause: Of its standing.
+        result: Its verdict and its reward.
+    """
+
+    changed_ns: int
+    is_whole: bool
+    cause: str
+    result: dict[str, Any]
+
+
+class RunLines:
+    """Lines of the list of runs: facts, reward and verdict, each read once while nothing is new.
+
+    One thread.
 
     Args:
         journals: Of the runs.
@@ -352,27 +317,54 @@ class RunResults:
     ) -> None:
         self._journals = journals
         self._clock_s = clock_s
-        # By id, with the time of the run's last change then; the longest read ago first.
-        self._known: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._known: dict[str, _Read] = {}  # by id; the longest read ago first
 
-    def of(self, runs: Sequence[Found]) -> dict[str, Any]:
-        """Return what is known after reading on for a moment, and how many were never read.
+    def of(self, runs: Sequence[Found], now_ns: int) -> tuple[list[dict[str, Any]], float]:
+        """Return the lines after reading on for a moment, and the share of them that were read.
 
-        Those come first, then those that have changed since, the longest read ago first: of runs
-        that go on all the time none is forgotten.
+        The first ones are read in any case, with the line of their reward. Of the others those come
+        first that were never read, then those that have changed since, the longest read ago first:
+        of runs that go on all the time none is forgotten.
         """
         until_s = self._clock_s() + _RESULTS_S
+        for run in runs[:_MOST_WHOLE]:
+            self._read(run, is_whole=True)
         order = {run_id: place for place, run_id in enumerate(self._known)}
-        for run in sorted(runs, key=lambda run: order.get(run.id, -1)):
-            known = self._known.get(run.id)
-            if known is not None and known[0] == run.run.changed_ns:
-                continue
+        for run in sorted(runs[_MOST_WHOLE:], key=lambda run: order.get(run.id, -1)):
             if self._clock_s() >= until_s:
                 break
-            self._known.pop(run.id, None)
-            result = _newest_result(self._journals, run, standing_of(run))
-            self._known[run.id] = run.run.changed_ns, result
-            if len(self._known) > _MOST_RESULTS:
-                del self._known[next(iter(self._known))]
-        found = {run.id: self._known[run.id][1] for run in runs if run.id in self._known}
-        return {"runs": found, "unread": len(runs) - len(found)}
+            self._read(run, is_whole=False)
+        read = sum(run.id in self._known for run in runs)
+        return [self._line(run, now_ns) for run in runs], read / max(1, len(runs))
+
+    def _line(self, found: Found, now_ns: int) -> dict[str, Any]:
+        known = self._known.get(found.id)
+        if known is None:
+            return run_facts(found, Standing((), ""), now_ns)
+        return {**run_facts(found, Standing((), "", cause=known.cause), now_ns), **known.result}
+
+    def _read(self, found: Found, *, is_whole: bool) -> None:
+        changed_ns, known = found.run.changed_ns, self._known.get(found.id)
+        if known is not None and known.changed_ns == changed_ns and known.is_whole >= is_whole:
+            return
+        standing = standing_of(found)
+        with found.open() as connection:
+            is_short = history_bytes(connection, found.id) <= _MAX_SPARK_BYTES
+        if is_whole and is_short:
+            data = self._journals.read(found).data
+        else:
+            data = self._journals.newest(found, records=_NEWEST_OF_LONG)
+        shown = headline(data, keys_of(found))
+        if shown is not None and not (is_whole and is_short):
+            shown["ys"] = []  # where it came from was not read
+        result: dict[str, Any] = {
+            "verdict": standing.verdict,
+            "cause": label(standing.cause),
+            "shown": shown,
+        }
+        if not found.run.step and data.last_step:
+            result["step"] = data.last_step  # by spans alone
+        self._known.pop(found.id, None)
+        self._known[found.id] = _Read(changed_ns, is_whole, standing.cause, result)
+        if len(self._known) > _MOST_RESULTS:
+            del self._known[next(iter(self._known))]

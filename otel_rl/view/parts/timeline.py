@@ -215,7 +215,7 @@ class _Lane:
         self._known = known
         self._ends_ns: list[int] = []
         self._rows: dict[bytes, int] = {}
-        self.first_ns = self.last_ns = 0
+        self.last_ns = 0
 
     def add(self, span: SpanRecord) -> None:
         """Find a row; spans come in the order of their starts."""
@@ -227,7 +227,6 @@ class _Lane:
                 ends_ns.append(0)
         ends_ns[row] = max(ends_ns[row], span.end_ns)
         self._rows[span.span_id] = row
-        self.first_ns = self.first_ns or span.start_ns
         self.last_ns = max(self.last_ns, span.end_ns)
 
     def row(self, span: SpanRecord) -> int:

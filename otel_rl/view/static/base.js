@@ -297,10 +297,18 @@ const otelRl = {
 
   // Parts of pages
 
-  Badge({ word }) {
-    const kind = { "no clear cause": "unclear", "beyond a reference": "unclear", "ended without report": "ended" }[word] || word;
-    return otelRl.html`<span class=${`badge ${kind}`}>${word}</span>`;
+  // The class of a state or verdict.
+  kindOf: (word) => ({ "no clear cause": "unclear", "beyond a reference": "unclear", "ended without report": "ended" })[word] || word,
+
+  Badge({ word }) { return otelRl.html`<span class=${`badge ${otelRl.kindOf(word)}`}>${word}</span>`; },
+
+  // Values by name, as a run reported them; those without a value are left out.
+  Facts({ found }) {
+    return otelRl.html`<table><tbody>${Object.entries(found).filter(([, value]) => value).map(([key, value]) => otelRl.html`<tr key=${key}><td>${key}</td><td class="text">${value}</td></tr>`)}</tbody></table>`;
   },
+
+  // The cells of a heading without sorting.
+  headings: (names) => otelRl.html`<thead><tr>${names.map((name) => otelRl.html`<th key=${name} scope="col"><bdi>${name}</bdi></th>`)}</tr></thead>`,
 
   // The id of a trace, which leads to the backend of the traces.
   Trace({ id, url }) {

@@ -70,7 +70,7 @@ otelRl.charts = {
 
   // Lines of one panel, with marks where workers failed and where a cause began. `tools` are
   // {smooth, log, robust}, `range` what is seen of x, or null for all; `base` lines of another run, which are dashed.
-  lines(element, panel, lines, { x, axis = "", marks = [], tools = {}, range = null, base = [], onzoom = null, onstep = null }) {
+  lines(element, panel, lines, { x, axis = "", marks = [], shapes = [], tools = {}, range = null, base = [], onzoom = null, onstep = null }) {
     const { plain } = otelRl;
     const { smoothed, shadeOf } = otelRl.charts;
     const at = x === "time" ? (ms) => new Date(ms) : (step) => step;
@@ -100,11 +100,11 @@ otelRl.charts = {
         measured.push(beside);
       }
     }
-    const shapes = marks.map((mark) => ({
+    const markShapes = marks.map((mark) => ({
       type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1, line: { width: 1.2, dash: "dot", color: otelRl.charts[mark.kind] },
     }));
     const layout = {
-      shapes,
+      shapes: [...shapes, ...markShapes],
       xaxis: { ...(x === "time" ? { type: "date" } : { title: otelRl.charts.title(plain(axis || "step")) }), ...(range ? { range: range.map(at), autorange: false } : { autorange: true }) },
       yaxis: { rangemode: panel.stacked ? "tozero" : "normal", ...otelRl.charts.heightOf(traces, panel, tools) },
       uirevision: `${x} ${axis} ${range} ${tools.log} ${tools.robust}`,

@@ -14,14 +14,14 @@
       <p><${Dot} side=${0} /> A: <bdi>${found.a.join(", ")}</bdi>, ${steps(found.steps[0])} · <${Dot} side=${1} /> B: <bdi>${found.b.join(", ")}</bdi>, ${steps(found.steps[1])}</p>
       ${found.broken.map((limit) => html`<p class="notice" key=${limit}>fails: ${limit}</p>`)}
       <div class="card scroll">${found.measures.length ? html`<table>
-        <thead><tr>${["measure", "A", "B", "change", "99 of 100", "interval", "verdict"].map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
+        ${otelRl.headings(["measure", "A", "B", "change", "99 of 100", "interval", "verdict"])}
         <tbody>${found.measures.map((one) => html`<tr key=${one.name} data-measure=${one.name}><th scope="row"><bdi>${one.name}</bdi></th>
           <td>${value(one, one.before)}</td><td>${value(one, one.after)}</td><td>${percent(one.change)}</td>
           <td class="text">${one.why_not || `${percent(one.low)} to ${percent(one.high)}`}</td><td>${one.why_not ? null : html`<${Interval} one=${one} widest=${widest} />`}</td>
           <td class="text">${word(one)}</td></tr>`)}</tbody></table>` : html`<p class="quiet">There is nothing that both sides have measured.</p>`}</div>
       ${found.curves ? html`<h2>Curves by ${{ step: "step", time: "hours" }[found.by] ?? found.by}</h2><div class="charts">${Object.entries(found.curves).map(([name, sides]) => html`<${Curves} key=${name} name=${name} sides=${sides} by=${found.by} />`)}</div>` : null}
       <h2>What else differs</h2>
-      <div class="card scroll" id="differs">${found.differences.length ? html`<table><thead><tr>${["what", "A", "B"].map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
+      <div class="card scroll" id="differs">${found.differences.length ? html`<table>${otelRl.headings(["what", "A", "B"])}
         <tbody>${found.differences.map((one) => html`<tr key=${one.name}><th scope="row"><bdi>${one.name}</bdi></th><td class="text"><bdi>${one.a || "–"}</bdi></td><td class="text"><bdi>${one.b || "–"}</bdi></td></tr>`)}</tbody></table>` : html`<p class="quiet">Nothing was reported.</p>`}</div></div>`;
   };
 

@@ -9,7 +9,6 @@ otelRl.pages.health = function Health({ run, tick, onready }) {
     ["rows not confirmed yet", found.unconfirmed.toLocaleString("en")], ["requests not read yet", bytes(found.waiting_bytes)],
   ];
   const link = /^https?:\/\//.test(found.location) ? html`<a href=${found.location} rel="noreferrer" target="_blank">${found.location}</a>` : html`<code>${found.location || "not opened yet"}</code>`;
-  const environment = Object.entries(found.environment).filter(([, value]) => value);
   return html`<h2 class="unseen">Health</h2>
     ${found.error ? html`<p class="notice">${found.error} (for ${duration(found.error_s)})</p>` : null}
     <div class="facts">${facts.map(([name, value]) => html`<div class="card fact" key=${name}><b title=${value}>${value}</b><span>${name}</span></div>`)}</div>
@@ -23,6 +22,5 @@ otelRl.pages.health = function Health({ run, tick, onready }) {
       })}</div>
       <div class="card"><h3>Failures of workers</h3>${found.failures.length ? html`<ul>${found.failures.map((one) => html`<li>${one}</li>`)}</ul>` : html`<p class="quiet">None.</p>`}</div>
       <div class="card wide scroll" tabindex="0" role="region" aria-label="Counters"><h3>Counters of this run</h3>${found.left_out ? html`<p class="quiet" id="left-out">Values of further keys, which no chart has room for: ${found.left_out.toLocaleString("en")}</p>` : null}${found.counts.length ? html`<table><tbody>${found.counts.map((one) => html`<tr key=${one.key}><td>${otelRl.withUnit(one.key, one.unit)}</td><td>${number(one.value)}</td></tr>`)}</tbody></table>` : html`<p class="quiet">None yet.</p>`}</div>
-      <div class="card wide scroll" id="environment"><h3>Environment</h3>${environment.length ? null : html`<p class="quiet">Not reported.</p>`}
-        <table><tbody>${environment.map(([key, value]) => html`<tr key=${key}><td>${key}</td><td class="text">${value}</td></tr>`)}</tbody></table></div></div>`;
+      <div class="card wide scroll" id="environment"><h3>Environment</h3>${Object.values(found.environment).some(Boolean) ? html`<${otelRl.Facts} found=${found.environment} />` : html`<p class="quiet">Not reported.</p>`}</div></div>`;
 };

@@ -170,24 +170,22 @@
   // Of a run that is sent to others: what was run, with which settings. The page has it on Health.
   function Provenance({ run }) {
     const { found } = useAnswer(`runs/${run}/environment`, {}, 0);
-    const known = Object.entries(found ?? {}).filter(([, value]) => value);
-    if (!known.length) return null;
+    const known = Object.values(found ?? {}).filter(Boolean).length;
+    if (!known) return null;
     const { before } = otelRl.report;
-    return html`${before ? html`<${otelRl.Differences} names=${["this run", before.name]} found=${[found, before.environment]} />` : null}<details class="card" id="provenance" open=${known.length <= 12}><summary>What was run</summary><table><tbody>${known.map(([key, value]) => html`<tr key=${key}><td>${key}</td><td class="text">${value}</td></tr>`)}</tbody></table></details>`;
+    return html`${before ? html`<${otelRl.Differences} names=${["this run", before.name]} found=${[found, before.environment]} />` : null}<details class="card" id="provenance" open=${known <= 12}><summary>What was run</summary><${otelRl.Facts} found=${found} /></details>`;
   }
-
-  const kindOf = (verdict) => ({ "no clear cause": "unclear", "beyond a reference": "unclear" })[verdict] || verdict;
 
   // The verdict of the bridge, which is there at once, and then the diagnosis. Until the evidence of a cause is there its
   // room is kept, so that nothing that one reads below is pushed away.
   function Verdict({ run, tick, diagnosis, overview }) {
     const [isWhole, setWhole] = useState(false);
     if (!diagnosis) {
-      return html`<div class=${`card verdict reading ${kindOf(overview.verdict)}`} id="verdict"><div class="row">${overview.verdict ? html`<${Badge} word=${overview.verdict} />` : null}${overview.cause ? html`<b>${overview.cause}</b>` : null}
+      return html`<div class=${`card verdict reading ${otelRl.kindOf(overview.verdict)}`} id="verdict"><div class="row">${overview.verdict ? html`<${Badge} word=${overview.verdict} />` : null}${overview.cause ? html`<b>${overview.cause}</b>` : null}
         <span class="quiet">${overview.cause ? "Reading the evidence …" : "Looking for faults …"}</span></div></div>`;
     }
     const { verdict, words, causes, observations, symptoms, bound, failures, seen } = diagnosis;
-    const kind = `${kindOf(verdict)}${causes.length && !isWhole ? " reading" : ""}`;
+    const kind = `${otelRl.kindOf(verdict)}${causes.length && !isWhole ? " reading" : ""}`;
     const headline = causes.length ? [causes[0].kind, causes[0].worker || causes[0].role].filter(Boolean).join(" ") : words;
     return html`<div class=${`card verdict ${kind}`} id="verdict"><h2 class="unseen">Diagnosis</h2>
       <div class="row"><${Badge} word=${verdict} /><b>${headline}</b>${bound ? html`<span class="quiet">most of a step: ${bound.role}/${bound.phase}, ${Math.round(100 * bound.share)} %</span>` : null}</div>
@@ -264,13 +262,7 @@
 
   function KeyChart({ cause, name, found }) {
     const has = Boolean(found?.xs.length);
-    const draw = (element) => {
-      const color = otelRl.charts.palette[0];
-      const traces = otelRl.charts.withTrend(found, (step) => step, { type: "scatter", mode: found.xs.length < 3 ? "markers" : "lines", name: otelRl.plain(name), line: { color, width: 1.8 }, marker: { color }, hovertemplate: "%{y:.4~g}" });
-      const lost = otelRl.charts.notFinite(traces);
-      otelRl.charts.draw(element, lost ? [...traces, lost] : traces, { shapes: since(cause, found.xs.at(-1)), xaxis: axisOfSteps });
-      otelRl.charts.byKeyboard(element, name, () => otelRl.charts.pointsOf(element, "", null));
-    };
+    const draw = (element) => otelRl.charts.lines(element, { title: name, unit: "" }, [{ ...found, name }], { x: "step", shapes: since(cause, found.xs.at(-1)) });
     if (!has) return null;
     return html`<article class="card chart"><div class="title"><h3 title=${name}><bdi>${name}</bdi></h3></div>
       <div class="drawn"><${Plot} class="plot" data-evidence=${name} draw=${draw} deps=${[found]} /></div></article>`;

@@ -20,14 +20,13 @@
     const delayed = useDelayed(search, 300);
     // Of the runs that are left out, those that are searched for.
     const older = useAnswer(found?.left_out && delayed ? "runs" : null, { search: delayed }, tick);
-    const results = useResults(found, tick);
     const kept = useRef(new Map());
     const colors = useRef(new Map()); // places in the palette by the run's id: each run keeps its colour
     const known = new Map((found?.runs ?? []).map((run) => [run.id, run]));
     const chosenIds = chosenText === null ? null : new Set(chosenText.split(".").filter(Boolean));
     const beyond = [...kept.current.values(), ...(found?.left_out && delayed ? older.found?.runs ?? [] : [])].filter((run) => !known.has(run.id) && (chosenIds?.has(run.id) || search));
     const others = [...new Map(beyond.map((run) => [run.id, run])).values()];
-    const runs = [...known.values(), ...others].map((run) => ({ ...results.get(run.id), ...run }));
+    const runs = [...known.values(), ...others];
     const comparable = runs.filter((run) => run.step !== null);
     const chosen = chosenIds ?? new Set(comparable.slice(0, 3).map((run) => run.id));
     for (const run of others) if (chosen.has(run.id)) kept.current.set(run.id, run);
@@ -127,28 +126,6 @@
     return { alive: roles.reduce((sum, of) => sum + of.alive, 0), expected: roles.reduce((sum, of) => sum + of.expected, 0) };
   }
 
-  // Rewards and verdicts of the runs far down the list take some time.
-  function useResults(found, tick) {
-    const [results, setResults] = useState(new Map());
-    const isOver = useRef(false);
-    const isReading = useRef(false);
-    useEffect(() => () => { isOver.current = true; }, []);
-    const isMissing = Boolean(found?.runs.some((run) => run.shown === undefined));
-    useEffect(() => {
-      if (!isMissing || isReading.current) return;
-      isReading.current = true;
-      const read = async () => {
-        for (let unread = 1; unread && !isOver.current;) {
-          const of = await otelRl.get("results");
-          unread = of.unread;
-          if (!isOver.current) setResults((before) => new Map([...before, ...Object.entries(of.runs)]));
-        }
-      };
-      read().catch(() => { /* asked again with the page */ }).finally(() => { isReading.current = false; });
-    }, [isMissing, tick]);
-    return results;
-  }
-
   // What `read` finds of each run, by the run's id: one run after the other, and those without anything new not again. The
   // next round begins when the one before is over, and none while the page is hidden.
   function useEach(runs, wanted, tick, read) {
@@ -210,13 +187,13 @@
   function useComparison(runs, key, x, tick) {
     const ids = runs.map((run) => run.id).join();
     const isRead = (found) => runs.every((run) => found.has(run.id));
-    const listed = useEach(runs, "keys", tick, (run) => otelRl.get(`runs/${run.id}/series`));
+    const listed = useEach(runs, "keys", tick, (run) => otelRl.get(`runs/${run.id}/overview`));
     const usual = runs.map((run) => run.shown?.key).filter(Boolean);
     const { sections, units, chosen } = useMemo(() => {
       const all = new Map(), words = new Map();
-      for (const { title, keys, units: of } of runs.flatMap((run) => listed.get(run.id)?.sections ?? [])) {
-        all.set(title, new Set([...(all.get(title) || []), ...keys]));
-        keys.forEach((one, place) => { if (of[place]) words.set(one, of[place]); });
+      for (const { title, panels } of runs.flatMap((run) => listed.get(run.id)?.sections ?? [])) {
+        all.set(title, new Set([...(all.get(title) || []), ...panels.flatMap((panel) => panel.keys)]));
+        for (const { keys, unit } of panels) for (const one of keys) if (unit) words.set(one, unit);
       }
       const known = new Set([...all.values()].flatMap((keys) => [...keys]));
       return { sections: all, units: words, chosen: !isRead(listed) ? "" : known.has(key) ? key : usual.find((one) => known.has(one)) ?? [...known][0] ?? "" };
@@ -316,7 +293,7 @@
     const names = [...new Set(found.flatMap((one) => Object.keys(one)))].filter((name) => new Set(found.map((one) => one[name] ?? "")).size > 1);
     const rows = names.sort((a, b) => b.startsWith(SETTING) - a.startsWith(SETTING));
     return html`<div class="card scroll" id="differences"><h3>Differences of config and code</h3>${rows.length ? html`<table>
-      <thead><tr>${["key", ...ofRuns].map((text) => html`<th key=${text} scope="col"><bdi>${text}</bdi></th>`)}</tr></thead>
+      ${otelRl.headings(["key", ...ofRuns])}
       <tbody>${rows.map((name) => html`<tr key=${name}><th scope="row"><bdi>${name.replace(/^config /, "")}</bdi></th>${found.map((one, place) => html`<td key=${place} class="text">${one[name] ?? "–"}</td>`)}</tr>`)}</tbody></table>` : html`<p class="quiet">None was reported.</p>`}</div>`;
   };
 

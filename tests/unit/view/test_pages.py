@@ -32,7 +32,7 @@ from otel_rl.view.journals import Journals
 from otel_rl.view.pages import Pages
 from otel_rl.view.parts import log as log_part
 from otel_rl.view.parts import overview, sides
-from otel_rl.view.parts.overview import RunResults
+from otel_rl.view.parts.overview import RunLines
 from otel_rl.view.questions import Answer, Question
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, gpu, start_ns, step
 from tests.support.view_runs import HOSTILE, MEASURED, T0, LookedAt, S, write_run
@@ -139,7 +139,11 @@ def test_of_ended_runs_far_down_the_list_no_state_is_decoded(
         return read_standing(connection, run)
 
     monkeypatch.setattr(overview, "read_standing", read)
-    found = Looked(tmp_path).get("runs")["runs"]
+    journals = Looked(tmp_path).pages._journals
+    ticks = itertools.count()
+    lines = RunLines(journals, clock_s=lambda: next(ticks))  # there is no time for further ones
+    found, share = lines.of(journals.all(), T0)
+    assert share == pytest.approx(20 / 23)
     assert [one["state"] for one in found] == 23 * ["finished"]
     assert decoded == [one["id"] for one in found[:20]]
 
@@ -153,34 +157,39 @@ def test_rewards_far_down_the_list_are_read_bit_by_bit_and_once(
     ticks = iter(range(100))
     looked = Looked(tmp_path)
     journals = looked.pages._journals
-    results = RunResults(journals, clock_s=lambda: 0.2 * next(ticks))  # 0.3 s are for one run
-    runs = journals.all()[20:]
-    assert [results.of(runs)["unread"] for _ in range(4)] == [2, 1, 0, 0]
-    whole = looked.get("results")
-    assert whole["unread"] == 0
-    assert [one["shown"]["last"] for one in whole["runs"].values()] == 3 * [0.5]
+    lines = RunLines(journals, clock_s=lambda: 0.2 * next(ticks))  # 0.3 s are for one run
+    runs = journals.all()
+    shares = [lines.of(runs, T0)[1] for _ in range(4)]
+    assert shares == pytest.approx([21 / 23, 22 / 23, 1, 1])
+    whole = looked.get("runs")
+    assert [one["shown"]["last"] for one in whole["runs"]] == 23 * [0.5]
+    assert [len(one["shown"]["ys"]) for one in whole["runs"]] == 20 * [2] + 3 * [0]
     monkeypatch.setattr(overview, "read_named_keys", None)  # would fail
-    assert looked.get("results") == whole
+    assert looked.get("runs") == whole
 
 
-def test_of_runs_that_go_on_all_the_time_each_is_shown(tmp_path: Path) -> None:
+def test_of_runs_that_go_on_all_the_time_each_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(3):
         write_run(tmp_path, LookedAt(ExperimentKey(str(number)), workers=1, steps=1))
+    monkeypatch.setattr(overview, "_MOST_WHOLE", 0)
     ticks = itertools.count()
     journals = Looked(tmp_path).pages._journals
-    results = RunResults(journals, clock_s=lambda: 0.2 * next(ticks))  # 0.3 s are for one run
+    lines = RunLines(journals, clock_s=lambda: 0.2 * next(ticks))  # 0.3 s are for one run
     changed = itertools.count()
     found = [
-        results.of(
+        lines.of(
             [
                 one._replace(overviews=[replace(one.run, changed_ns=next(changed))])
                 for one in journals.all()
-            ]
+            ],
+            T0,
         )
         for _ in range(4)
     ]
-    assert [one["unread"] for one in found] == [2, 1, 0, 0]
-    assert [len(one["runs"]) for one in found] == [1, 2, 3, 3]
+    assert [share for _, share in found] == pytest.approx([1 / 3, 2 / 3, 1, 1])
+    assert [sum("shown" in line for line in of) for of, _ in found] == [1, 2, 3, 3]
 
 
 def test_the_last_active_run_comes_first_over_several_journals(tmp_path: Path) -> None:
@@ -304,8 +313,8 @@ def test_an_ended_run_grows_no_older(
 
 
 def test_any_key_of_a_run_can_be_compared(looked: Looked) -> None:
-    sections = looked.get(f"runs/{RUN}/series")["sections"]
-    keys = [key for section in sections for key in section["keys"]]
+    sections = looked.get(f"runs/{RUN}/overview")["sections"]
+    keys = [key for section in sections for panel in section["panels"] for key in panel["keys"]]
     assert keys == ["trainer/reward/mean", "trainer/loss", "trainer/iteration/duration"]
     points = looked.get(f"runs/{RUN}/series", key="trainer/loss")
     assert (points["xs"], points["ys"][3]) == (list(range(1, 21)), 0.25)
