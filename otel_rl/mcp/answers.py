@@ -17,7 +17,8 @@ from otel_rl.view.downsample import downsample
 from otel_rl.view.found import Found
 from otel_rl.view.journals import Journals, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
-from otel_rl.view.parts.overview import keys_of, run_facts, standing_of
+from otel_rl.view.parts.overview import keys_of, standing_of
+from otel_rl.view.parts.runs import run_facts
 from otel_rl.view.parts.sides import Side, Sides
 from otel_rl.view.parts.timeline import timeline
 from otel_rl.view.run_data import RunData, Series

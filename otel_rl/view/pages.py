@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 from otel_rl.bridge.config import BridgeSettings
@@ -20,30 +21,19 @@ from otel_rl.view.journals import Journals, Progress, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
 from otel_rl.view.parts.health import environment, health
 from otel_rl.view.parts.log import LogWanted, events, log
-from otel_rl.view.parts.overview import (
-    Catalogue,
-    RunLines,
-    goodput,
-    headline,
-    keys_of,
-    panel_lines,
-    run_facts,
-    standing_of,
-    step_seconds,
-    time_of_step,
-    whole_series,
-)
+from otel_rl.view.parts.overview import goodput, keys_of, standing_of, step_seconds, time_of_step
 from otel_rl.view.parts.rollout_index import RolloutIndex, RolloutIndices
 from otel_rl.view.parts.rollouts import (
-    Order,
     Wanted,
     in_flight,
     one_rollout,
     prompts,
     rollouts,
 )
+from otel_rl.view.parts.runs import RunLines, headline, run_facts
 from otel_rl.view.parts.timeline import before_and_after, step_without_spans, timeline
 from otel_rl.view.parts.workers import deviations, heatmap, measurements, phases, standing
+from otel_rl.view.parts.workspace import Catalogue, panel_lines, whole_series
 from otel_rl.view.questions import Answer, Question
 from otel_rl.view.text import label
 
@@ -117,7 +107,10 @@ class Pages:
         except _NotFound as exc:
             status, body = 404, _encoded({"error": str(exc)})
         except (ValueError, OverflowError):
-            status, body = 400, _encoded({"error": "A parameter is no number."})
+            status, body = (
+                400,
+                _encoded({"error": "A parameter is no number."}),
+            )
         except ConfigError as exc:
             status, body = 400, _encoded({"error": shown(str(exc))})
         except (OtelRLError, sqlite3.Error) as exc:
@@ -322,18 +315,7 @@ class Pages:
         return shown_ or {"before": None, "after": None}
 
     def _wanted(self, found: Found, query: Mapping[str, str]) -> tuple[Found, RolloutIndex, Wanted]:
-        wanted = Wanted(
-            query.get("search", ""),
-            query.get("table", ""),
-            _step(query, "step"),
-            Order(query.get("order") or Order.NEWEST),
-            query.get("outcome", ""),
-            query.get("environment", ""),
-            _real(query, "lowest"),
-            _real(query, "highest"),
-            _whole(query, "prompt"),
-            _whole(query, "page") or 0,
-        )
+        wanted = msgspec.convert(dict(query), Wanted, strict=False)
         return found, self._rollouts.of(found), wanted
 
     def _rollout(self, found: Found, query: Mapping[str, str]) -> Any:
@@ -387,8 +369,3 @@ def _step(query: Mapping[str, str], name: str) -> int | None:
 def _whole(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name)
     return int(text) if text else None
-
-
-def _real(query: Mapping[str, str], name: str) -> float | None:
-    text = query.get(name)
-    return float(text) if text else None

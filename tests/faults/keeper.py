@@ -27,7 +27,7 @@ _STOP_TIMEOUT_S = 180.0  # of one that nobody waits for any more
 _UNLIMITED = resource.RLIM_INFINITY
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float, *, look_s: float = _LOOK_S) -> bool:
+def wait_for(condition: Callable[[], object], timeout_s: float, *, look_s: float = _LOOK_S) -> bool:
     """Look until ``condition`` holds or the time is up. Returns whether it holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():

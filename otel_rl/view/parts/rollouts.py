@@ -14,6 +14,9 @@ from operator import attrgetter
 from statistics import median
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.log import Log, read_log
 from otel_rl.bridge.journal.state import StateRefused
@@ -45,8 +48,8 @@ class Order(StrEnum):
     HIGHEST = "highest"
 
 
-class Wanted(NamedTuple):
-    """Rollouts that a reader wants.
+class Wanted(Struct, frozen=True):
+    """Rollouts that a reader wants, as the parameters of the page are called.
 
     Attributes:
         search: Text in any field, in any case; empty for all.
@@ -240,7 +243,7 @@ def _blocking(open_: Sequence[InFlight], ended: Mapping[_Group, int]) -> InFligh
 def _matching(connection: Connection, run: str, index: RolloutIndex, wanted: Wanted) -> _Matching:
     """Return what matches; of a reader who only turns pages, as it was found before."""
     read = index.read_on(connection, run)
-    of = wanted._replace(page=0, order=Order.NEWEST)
+    of = replace(wanted, page=0, order=Order.NEWEST)
     known = index.kept
     if isinstance(known, _Matching) and known.wanted == of and known.version == index.version:
         return known

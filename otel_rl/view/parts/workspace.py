@@ -4,16 +4,24 @@ Metrics of the registry stand where the dashboard has them. Keys of a program's 
 first segment of their names, and those that differ by one number share a chart.
 """
 
+import math
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from hashlib import blake2s
+from itertools import accumulate, pairwise
+from typing import Any, Final
 
 from otel_rl.dashboard.arrange import Panel, Section, arrange
 from otel_rl.dashboard.resemblance import headlines, resembled
 from otel_rl.dashboard.sections import OWN
 from otel_rl.records import KeySpec
 from otel_rl.semconv import names
+from otel_rl.semconv.spec import METRICS, Tier
+from otel_rl.view.downsample import downsample
+from otel_rl.view.run_data import RunData, Series
+from otel_rl.view.text import label, line_names
 
 MOST_LINES: Final = 60
 """Keys that differ by a number, in one chart."""
@@ -27,6 +35,10 @@ _AMOUNT: Final = re.compile(
     r"(^|[/_.])(num_|total_num_|total_)?(tokens|samples|episodes)(_total)?$"
 )
 _MOST_AMOUNTS: Final = 8
+
+_LINE_POINTS: Final = 600
+_NS_PER_MS: Final = 1e6
+_MS_PER_HOUR: Final = 3_600_000
 
 
 def workspace(keys: Iterable[KeySpec]) -> Sequence[Section]:
@@ -180,3 +192,133 @@ _QUESTIONS: Final[Sequence[Callable[[KeySpec], bool]]] = (
     _is_like(names.RL_TRAIN_TOKENS, names.RL_GENERATOR_TOKENS),
     _is_like(names.RL_POLICY_STALENESS),
 )
+
+
+# Charts of a run, with their values
+
+
+class Catalogue:
+    """Charts of a run, by the sections of ``otel_rl/dashboard``.
+
+    Args:
+        keys: Of the run.
+        detail: ``basic``: a chart for each question; ``full``: internals, too.
+    """
+
+    def __init__(self, keys: Sequence[KeySpec], detail: Tier) -> None:
+        shown = [spec for spec in keys if detail.includes(spec.tier)]
+        self._sections = workspace(shown)
+        self._first = first_row(self._sections, shown)
+        self.amounts = amounts(keys)
+        known = {spec.key: METRICS.get(spec.name) for spec in shown}
+        self._briefs = {key: metric.brief for key, metric in known.items() if metric is not None}
+        self._panels = {
+            _panel_id(section, panel): panel
+            for section in self._sections
+            for panel in section.panels
+        }
+
+    def sections(self, data: RunData) -> list[dict[str, Any]]:
+        """Return titles and panels that have data, without it."""
+        sections = [self._section(section, data) for section in self._sections]
+        return [section for section in sections if section["panels"]]
+
+    def first(self, data: RunData) -> list[str]:
+        """Return the ids of the charts that matter most and have data, in order."""
+        return [
+            _panel_id(section, panel)
+            for section, panel in self._first
+            if any(key in data.series for key in panel.keys)
+        ]
+
+    def _section(self, section: Section, data: RunData) -> dict[str, Any]:
+        return {
+            "title": section.title,
+            "panels": [
+                {
+                    "id": _panel_id(section, panel),
+                    "title": label(panel.title),
+                    "about": self._briefs.get(panel.keys[0], ""),
+                    "unit": label(panel.unit),
+                    "stacked": panel.is_stacked,
+                    "healthy": label(panel.healthy),
+                    "keys": [label(key) for key in panel.keys[:MOST_LINES]],
+                }
+                for panel in section.panels
+                if any(key in data.series for key in panel.keys)
+            ],
+        }
+
+    def panel(self, panel: str) -> Panel | None:
+        """Return the panel of an id."""
+        return self._panels.get(panel)
+
+
+def _panel_id(section: Section, panel: Panel) -> str:
+    # Which key of a joined chart is the first, changes while keys arrive.
+    is_joined = len(panel.keys) > 1 and "*" in panel.title
+    name = f"{panel.title}\n{panel.unit}" if is_joined else panel.keys[0]
+    return blake2s(f"{section.title}\n{name}".encode(), digest_size=8).hexdigest()
+
+
+def panel_lines(
+    data: RunData,
+    panel: Panel,
+    *,
+    x: str,
+    first: float,
+    last: float,
+    most: int = _LINE_POINTS,
+) -> list[dict[str, Any]]:
+    """Return the lines of a panel, downsampled.
+
+    Args:
+        data: Of the run.
+        panel: The panel.
+        x: ``time`` in ms since the epoch, a key of ``amounts``, or else the step.
+        first: The lowest x.
+        last: The highest x.
+        most: Points of a line.
+    """
+    lines = []
+    xs = _axis(data, x)
+    for name, key in zip(line_names(panel.keys), panel.keys, strict=True):
+        series = data.series.get(key)
+        if series is None:
+            continue
+        points = downsample(xs(series), series.values, most=most, first=first, last=last)
+        lines.append({"name": name, "key": label(key), **points._asdict()})
+    return lines
+
+
+def _axis(data: RunData, x: str) -> Callable[[Series], Sequence[float]]:
+    if x == "time":
+        return lambda series: series.times_ms
+    of = next((of for known, of in data.series.items() if label(known) == x), None)
+    if of is None or not of.values:
+        return lambda series: series.steps
+    amounts = [value if math.isfinite(value) else 0.0 for value in of.values]
+    is_total = all(one <= other for one, other in pairwise(amounts)) and len({*amounts}) > 1
+    reached = dict(zip(of.steps, amounts if is_total else accumulate(amounts), strict=True))
+    steps = sorted(reached)
+    # Before the first amount nothing was used up.
+    return lambda series: [
+        reached[steps[place - 1]] if (place := bisect_right(steps, step)) else 0.0
+        for step in series.steps
+    ]
+
+
+def whole_series(data: RunData, key: str, *, by_time: bool) -> dict[str, Any]:
+    """Return one key of a run, to be compared with that of others; empty if it has none.
+
+    Args:
+        data: Of the run.
+        key: As a chart names it, or as a diagnosis does.
+        by_time: x is the time in hours since the first value of the run; else the step.
+    """
+    name = next((known for known in data.series if label(known) == key), key)
+    series = data.series_of(name) or Series()
+    xs: Sequence[float] = series.steps
+    if by_time:
+        xs = [(ms - data.begun_ns / _NS_PER_MS) / _MS_PER_HOUR for ms in series.times_ms]
+    return downsample(xs, series.values, most=_LINE_POINTS)._asdict()

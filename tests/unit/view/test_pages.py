@@ -32,7 +32,8 @@ from otel_rl.view.journals import Journals
 from otel_rl.view.pages import Pages
 from otel_rl.view.parts import log as log_part
 from otel_rl.view.parts import overview, sides
-from otel_rl.view.parts.overview import RunLines
+from otel_rl.view.parts import runs as run_lines
+from otel_rl.view.parts.runs import RunLines
 from otel_rl.view.questions import Answer, Question
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, gpu, start_ns, step
 from tests.support.view_runs import HOSTILE, MEASURED, T0, LookedAt, S, write_run
@@ -173,7 +174,7 @@ def test_of_runs_that_go_on_all_the_time_each_is_shown(
 ) -> None:
     for number in range(3):
         write_run(tmp_path, LookedAt(ExperimentKey(str(number)), workers=1, steps=1))
-    monkeypatch.setattr(overview, "_MOST_WHOLE", 0)
+    monkeypatch.setattr(run_lines, "_MOST_WHOLE", 0)
     ticks = itertools.count()
     journals = Looked(tmp_path).pages._journals
     lines = RunLines(journals, clock_s=lambda: 0.2 * next(ticks))  # 0.3 s are for one run
@@ -370,7 +371,7 @@ def test_new_rows_are_read_on(tmp_path: Path) -> None:
 def test_of_a_long_history_the_list_has_the_newest_reward_without_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "_MAX_SPARK_BYTES", 0)
+    monkeypatch.setattr(run_lines, "_MAX_SPARK_BYTES", 0)
     write_run(tmp_path, LookedAt())
     (run,) = Looked(tmp_path).get("runs")["runs"]
     assert (run["shown"]["last"], run["shown"]["ys"]) == (pytest.approx(0.95), [])

@@ -6,8 +6,7 @@ from typing import Any
 from otel_rl.records import KeySpec
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Tier
-from otel_rl.view.parts.overview import Catalogue
-from otel_rl.view.parts.workspace import amounts, first_row, workspace
+from otel_rl.view.parts.workspace import Catalogue, amounts, first_row, workspace
 from otel_rl.view.run_data import RunData, Series
 
 
