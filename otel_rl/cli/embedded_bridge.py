@@ -4,17 +4,16 @@ import os
 import secrets
 import shlex
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from pathlib import Path
 
 from otel_rl.bridge.bridge import Bridge
-from otel_rl.bridge.config import BridgeSettings, Readers, TrackerSettings
+from otel_rl.bridge.config import BridgeSettings, Readers
 from otel_rl.bridge.delivery.tracker import backend, nearly_full
 from otel_rl.bridge.delivery.wandb.account import is_disabled
 from otel_rl.bridge.journal.places import Beside, home_of
 from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
 from otel_rl.bridge.receive.tls import listens_on_loopback
-from otel_rl.bridge.receive.tokens import TeamSettings, TeamTracker
+from otel_rl.bridge.receive.tokens import TeamSettings, TeamTracker, own_team
 from otel_rl.bridge.rows.messages import News
 from otel_rl.bridge.stages import Page
 from otel_rl.cli.ending.files import keep_settings
@@ -198,9 +197,8 @@ class Embedded:
             if one is not None
         ):
             self.token = secrets.token_urlsafe(24)
-            settings = settings.model_copy(update={"team": team_of(self.token)})
-        tracker = tracker_of_a_program(settings.tracker, names.typed.get("name"))
-        settings = settings.model_copy(update={"tracker": tracker})
+            settings = settings.model_copy(update={"team": (own_team(self.token),)})
+        settings = of_a_program(settings, names.typed.get("name"))
         # Above the journals of all commands; None where the user has named the journal.
         is_named = settings.data != Path(DATA_DIRECTORY) / names.directory
         self._root = None if is_named else settings.data.parent
@@ -239,12 +237,6 @@ class Embedded:
         )
 
 
-def team_of(token: str) -> tuple[TeamSettings]:
-    """Return the only team of a bridge that belongs to one command."""
-    digest = sha256(token.encode()).hexdigest()
-    return (TeamSettings(name="own", experiments=("*",), sha256=(digest,)),)
-
-
 def renamed(key: ExperimentKey, name: ExperimentKey) -> None:
     names = shlex.join(["--experiment", key.experiment, "--trial", key.trial])
     say(f"there is a run {key} already, so this one is {name}. To continue that: {names}")
@@ -270,12 +262,14 @@ def check_embedded(settings: BridgeSettings) -> None:
         )
 
 
-def tracker_of_a_program(tracker: TrackerSettings, name: str | None = None) -> TrackerSettings:
-    """Return the tracker's settings where the runs of one program are written.
+def of_a_program(settings: BridgeSettings, name: str | None = None) -> BridgeSettings:
+    """Return the settings with the trackers' places where the runs of one program are written.
 
     Args:
+        settings: Of the bridge.
         name: Typed name of the run in the tracker.
     """
+    tracker = settings.tracker
     options: dict[str, str] = {}
     for one in tracker.trackers:
         taken = backend(one).of_the_program
@@ -288,4 +282,4 @@ def tracker_of_a_program(tracker: TrackerSettings, name: str | None = None) -> T
     home = next((home for home in homes if home is not None), None)
     if home is not None and tracker.directory is None:
         update["directory"] = home
-    return tracker.model_copy(update=update)
+    return settings.model_copy(update={"tracker": tracker.model_copy(update=update)})

@@ -17,12 +17,12 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.places import Beside
 from otel_rl.bridge.receive.inbox_reader import InboxReader
+from otel_rl.bridge.receive.tokens import own_team
 from otel_rl.cli.embedded_bridge import (
     check_embedded,
+    of_a_program,
     renamed,
     started,
-    team_of,
-    tracker_of_a_program,
     without_disabled,
 )
 from otel_rl.cli.ending.end import finish, leave, write_rest
@@ -132,9 +132,7 @@ def join_inboxes(inboxes: Sequence[Path], arguments: argparse.Namespace) -> bool
         JournalLocked: A bridge reads one of them.
     """
     arguments.data = inboxes[0].parent
-    settings = settings_of(arguments, overrides=LISTENS_NOWHERE)
-    tracker = tracker_of_a_program(settings.tracker)
-    settings = settings.model_copy(update={"tracker": tracker})
+    settings = of_a_program(settings_of(arguments, overrides=LISTENS_NOWHERE))
     with held(inboxes), end_requests() as requests:
         bridge = started(settings, **of_inboxes(settings, inboxes))
         return write_rest(bridge, requests)
@@ -157,12 +155,12 @@ def _serve(arguments: argparse.Namespace, inbox: Path) -> int:
     token = secrets.token_urlsafe(24)
     settings = settings_of(arguments, overrides=_LISTENS_FOR_THE_PAGE)
     check_embedded(settings)
-    settings = settings.model_copy(update={"team": team_of(token)})
+    settings = settings.model_copy(update={"team": (own_team(token),)})
     enabled = without_disabled(settings)
     if enabled is None:
         say("W&B is disabled (WANDB_MODE), and is the only tracker: the run is kept, but not shown")
         enabled = settings
-    settings = enabled.model_copy(update={"tracker": tracker_of_a_program(enabled.tracker)})
+    settings = of_a_program(enabled)
     with end_requests() as requests:
         bridge = started(settings, token=token, **of_inboxes(settings, [inbox]))
         number = _wait(bridge, inbox, requests)

@@ -3,12 +3,11 @@
 import secrets
 import socket
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Final
 
 from otel_rl.bridge.receive.audit import Audit
 from otel_rl.bridge.receive.tls import is_loopback
-from otel_rl.bridge.receive.tokens import TeamSettings, Tokens
+from otel_rl.bridge.receive.tokens import TeamSettings, Tokens, own_team
 from otel_rl.errors import ConfigError
 from otel_rl.view.access import Access
 
@@ -49,8 +48,7 @@ class Listener:
         self.token = ""
         if not teams and not is_loopback(host) and not is_behind_proxy:
             self.token = secrets.token_urlsafe(24)
-            digest = sha256(self.token.encode()).hexdigest()
-            teams = [TeamSettings(name="own", experiments=("*",), sha256=(digest,))]
+            teams = [own_team(self.token)]
         self.tokens = Tokens(teams)
         self.access = Access(
             self.tokens.grant,

@@ -8,7 +8,7 @@ from typing import Final
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import journals_below, looking, overview
-from otel_rl.cli.embedded_bridge import tracker_of_a_program
+from otel_rl.cli.embedded_bridge import of_a_program
 from otel_rl.cli.ending.end import write_rest
 from otel_rl.cli.ending.files import KeptSettings
 from otel_rl.cli.inbox_bridge import LISTENS_NOWHERE, held, of_inboxes
@@ -126,7 +126,5 @@ def _settings(directory: Path, arguments: argparse.Namespace, kept: KeptSettings
     arguments.data = directory
     settings = settings_of(arguments, overrides=LISTENS_NOWHERE, defaults=kept.settings)
     kept.check_secrets(settings)
-    if kept.settings:
-        return settings
-    # No bridge has come so far: the run of a program.
-    return settings.model_copy(update={"tracker": tracker_of_a_program(settings.tracker)})
+    # Without any that were kept no bridge has come so far: the run of a program.
+    return settings if kept.settings else of_a_program(settings)
