@@ -20,7 +20,6 @@ span shares the lane of its parent if it fits inside, and else begins another on
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from heapq import heappop, heappush
 from typing import BinaryIO, Final, NamedTuple
@@ -62,21 +61,6 @@ class TraceSummary(NamedTuple):
 
 
 # Which spans
-
-
-def set_back(spans: Iterable[SpanRecord], ahead_ns: Mapping[str, int]) -> list[SpanRecord]:
-    """Return the spans with correct times.
-
-    Args:
-        spans: Of a run.
-        ahead_ns: By host, how far its clock is ahead; negative if it is behind.
-    """
-    return [
-        replace(span, start_ns=span.start_ns - lead_ns, end_ns=span.end_ns - lead_ns)
-        if (lead_ns := ahead_ns.get(span.host, 0))
-        else span
-        for span in spans
-    ]
 
 
 def known_steps(spans: Sequence[SpanRecord]) -> Sequence[int]:

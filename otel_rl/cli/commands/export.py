@@ -2,10 +2,8 @@
 
 import argparse
 import gzip
-import statistics
 import sys
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,18 +17,20 @@ from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.standard_streams import say
 from otel_rl.cli.terminal import News, progress
 from otel_rl.diagnose.history.records import Facts
+from otel_rl.diagnose.spans.clocks import estimate_clocks, with_one_clock
+from otel_rl.diagnose.spans.span_forest import Forest
 from otel_rl.errors import ConfigError
 from otel_rl.perfetto import (
     Counter,
     TraceSummary,
     known_steps,
     of_steps,
-    set_back,
     unknown_links,
     write_trace,
 )
 from otel_rl.plurals import many
 from otel_rl.records import SpanRecord
+from otel_rl.semconv.spec import STEP_SPAN
 from otel_rl.view.found import Found
 from otel_rl.view.worker_places import spans_of
 
@@ -96,10 +96,9 @@ def _export(
     """Write the trace. Returns its steps, the number of links to nowhere, and what it has."""
     with run.open() as connection:
         names = {of.instance: of.name for of in read_standing(connection, run.id).workers}
-        found = spans_of(connection, run.id, say)
-        leads = _leads(connection, run.id, arguments.steps)
+        found = _on_one_clock(spans_of(connection, run.id, say))
         news("writing the trace")
-        chosen, spans = _select(_with_clocks_set(found, leads, names), run, arguments.steps)
+        chosen, spans = _select(found, run, arguments.steps)
         about = {"run": str(run.key), "steps": f"{chosen[0]}:{chosen[1]}"}
         counters = _counters(connection, run.id)
         with _written(arguments.output) as file:
@@ -155,35 +154,13 @@ def _in_words(steps: Sequence[int]) -> str:
     return ", ".join(words)
 
 
-def _leads(connection: Connection, run: str, wanted: tuple[int, int] | None) -> Mapping[str, float]:
-    """Return by how many seconds the clock of a worker's host was ahead of that of the step.
-
-    The bridge estimates it for each step that it explains; the median of those of the wanted steps
-    is taken, in which a clock without a difference is 0.
-    """
-    explained = 0
-    found: dict[str, list[float]] = defaultdict(list)
-    for facts in map(Facts.decode, whole_history(connection, run)):
-        for step in facts.steps:
-            if wanted is None or wanted[0] <= step.step <= wanted[1]:
-                explained += 1
-                for worker, ahead_s in step.clocks:
-                    found[worker].append(ahead_s)
-    return {
-        worker: statistics.median([*leads, *[0.0] * (explained - len(leads))])
-        for worker, leads in found.items()
-    }
-
-
-def _with_clocks_set(
-    spans: Sequence[SpanRecord], leads: Mapping[str, float], names: Mapping[str, str]
-) -> list[SpanRecord]:
-    ahead_ns: dict[str, int] = {}
-    for role, worker, host in {(span.role, span.worker, span.host) for span in spans}:
-        lead_s = leads.get(names.get(worker) or f"{role}/{worker}")
-        if lead_s:
-            ahead_ns[host] = round(lead_s * 1e9)
-    return set_back(spans, ahead_ns)
+def _on_one_clock(spans: Sequence[SpanRecord]) -> Sequence[SpanRecord]:
+    """Return the spans by the clock of the host that makes the steps, as the page shows them."""
+    hosts = {(span.name != STEP_SPAN, span.worker, span.host) for span in spans}
+    if not hosts:
+        return spans
+    *_, reference = min(hosts)
+    return [*with_one_clock(spans, estimate_clocks(Forest(spans), reference))]
 
 
 def _counters(connection: Connection, run: str) -> Iterator[Counter]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from otel_rl.perfetto import Counter, TraceSummary, of_steps, set_back, write_trace
+from otel_rl.perfetto import Counter, TraceSummary, of_steps, write_trace
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.spec import STEP_SPAN
 from tests.support.traces import BEGUN_NS, MS, span, steps_of_a_run
@@ -166,9 +166,3 @@ def test_what_is_between_two_parts_of_one_step_belongs_to_it() -> None:
     whole = [whole_step(at, at + 10, 5, worker=f"trainer-{at}") for at in (10, 40)]
     events, _ = written([*whole, between], steps=(5, 5))
     assert len(of_kind(events, "X")) == 3
-
-
-def test_clocks_that_differ_are_set() -> None:
-    spans = [span("a", 100, 110, host="one"), span("b", 200, 210, worker="g-0", host="two")]
-    times = [(one.start_ns, one.end_ns) for one in set_back(spans, {"two": 95})]
-    assert times == [(100, 110), (105, 115)]

@@ -13,7 +13,7 @@ from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.cli.main import main
-from otel_rl.diagnose.history.records import Facts, StepFacts, WorkerFacts
+from otel_rl.diagnose.history.records import Facts, WorkerFacts
 from otel_rl.records import ExperimentKey, KeySpec
 from tests.support.traces import BEGUN_NS, MS, keep_spans, span, steps_of_a_run
 
@@ -112,20 +112,15 @@ def test_queues_and_devices_of_workers_are_counters_and_others_are_not(
 
 
 def test_a_host_whose_clock_was_ahead_is_set_back(export: Export, tmp_path: Path) -> None:
-    """By what the bridge has found out when it explained the steps."""
+    """By the messages between the hosts: a step cannot use a sample before it is there."""
     spans = [
-        span("step#1", 100 * MS, 200 * MS, step=1),
         span("generate#1", 1_050 * MS, 1_090 * MS, worker="generator-0", host="ahead"),
+        span("rl.loop", 100 * MS, 200 * MS, step=1, uses=["generate#1"]),
     ]
     keep_spans(tmp_path, RUN, spans)
-    worker = "generator/generator-0"  # an instance without a name
-    facts = Facts(1, 1, steps=[StepFacts(1, 1, [], [], [(worker, 1.0)], "")])
-    journal = SqliteJournal(tmp_path)
-    RunStore(journal).commit([Commit(RUN, [], 0, b"", added={Log.HISTORY: (1, facts.encode())})])
-    journal.close()
     assert export("-o", str(tmp_path / "t.json"))[0] == 0
     times = {event["name"]: event["ts"] for event in spans_of(tmp_path / "t.json")}
-    assert times == {"generate": 0, "step": 50_000}
+    assert times == {"rl.loop": 0, "generate": 60_000}
 
 
 def test_no_journal_no_run_and_no_such_run_are_told_with_what_to_do(
