@@ -25,7 +25,7 @@ from otel_rl.semconv import names
 from otel_rl.view.run_data import RunData, Series, read_part
 from otel_rl.view.text import in_order
 
-_REREAD: Final = 3
+_REREAD: Final = 3  # times as many records, and the newest ones are read again
 _FURTHER: Final = 10  # times as far back, for a run whose steps take minutes
 _RATE_MS: Final = 30_000.0  # steps of this long make the rate
 _NS_PER_S: Final = 1e9
@@ -196,7 +196,7 @@ class RunWatch:
     def __init__(self, records: int = 120) -> None:
         self._records = records
         self._data = RunData()
-        self._read = 0  # records of these data
+        self._read = self._most = 0  # records of these data
 
     def look(
         self, connection: Connection, overview: RunOverview, now_ns: int | None = None
@@ -233,16 +233,15 @@ class RunWatch:
         )
 
     def _read_on(self, connection: Connection, run: str) -> None:
-        is_new = not self._read
-        if is_new or self._read > _REREAD * self._records:
+        if not self._read or self._read > self._most:
             self._begin(connection, run, self._records)
-        self._read_new(connection, run)
-        if is_new and not self._data.series:
-            self._begin(connection, run, _FURTHER * self._records)
             self._read_new(connection, run)
+            if not self._data.series:
+                self._begin(connection, run, _FURTHER * self._records)
+        self._read_new(connection, run)
 
     def _begin(self, connection: Connection, run: str, records: int) -> None:
-        self._data, self._read = RunData(), 0
+        self._data, self._read, self._most = RunData(), 0, _REREAD * records
         self._data.number = newest_history(connection, run, records=records)
 
     def _read_new(self, connection: Connection, run: str) -> None:

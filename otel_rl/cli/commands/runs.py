@@ -46,7 +46,7 @@ states:
   interrupted                    no bridge works on it: killed or stopped before the run ended
   finished, aborted, crashed     how the run ended
 
-workers: PHASE is the work in which a worker differs most from its peers in the last two minutes,
+workers: PHASE is the work in which a worker differs most from its peers in the last minutes,
 TIME its mean time of that in a step, PEERS how many times that of the median of its role.
 --watch: arrow keys, PgUp, PgDn, Home and End scroll; q or Ctrl-C ends it.
 """

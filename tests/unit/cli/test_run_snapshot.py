@@ -132,8 +132,10 @@ def test_the_newest_part_of_a_long_history_is_enough(tmp_path: Path) -> None:
 def test_a_run_whose_steps_take_minutes_has_its_reward_too(tmp_path: Path) -> None:
     with kept(tmp_path) as journal:
         journal.keep(Facts(0, 7, rows=rows(7, 7, 1)))
-        for second in range(1, 200):
+        for second in range(1, 400):
             journal.keep(Facts(second * S, 7))  # heartbeats
+        assert journal.look().reward == 0.07
+        journal.keep(Facts(401 * S, 7))
         assert journal.look().reward == 0.07
 
 
