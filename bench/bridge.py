@@ -33,7 +33,7 @@ from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.validation.validate import validate
+from otel_rl.bridge.receive.validate import validate
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Row, Signal

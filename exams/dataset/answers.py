@@ -9,7 +9,7 @@ from typing import Any
 from exams.first.intake import Intake
 from exams.first.judge import Look
 from exams.first.requests import Arrived
-from otel_rl.bridge.receive.parsing.otlp_json import parse_json
+from otel_rl.bridge.receive.otlp_json import parse_json
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.signals import Signal

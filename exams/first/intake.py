@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from exams.first.requests import Arrived
 from otel_rl.bridge.otlp.decode import decode_parts
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.validation.validate import validate
+from otel_rl.bridge.receive.validate import validate
 from otel_rl.bridge.rows.run import Run
 from otel_rl.diagnose.history.records import Facts
 

@@ -24,7 +24,6 @@ from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.journal.places import Beside, RunNaming
 from otel_rl.bridge.journal.spool import InboxPositions
 from otel_rl.bridge.notifier import Notifier
-from otel_rl.bridge.prometheus import exposition
 from otel_rl.bridge.receive.answers import Overflow
 from otel_rl.bridge.receive.audit import Audit
 from otel_rl.bridge.receive.experiments import Experiments
@@ -39,7 +38,13 @@ from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.stages import Page
 from otel_rl.bridge.stores import Stores
-from otel_rl.bridge.telemetry import GaugeValue, SelfMetrics, otlp_reader, queue_gauges
+from otel_rl.bridge.telemetry import (
+    GaugeValue,
+    SelfMetrics,
+    exposition,
+    otlp_reader,
+    queue_gauges,
+)
 from otel_rl.errors import ConfigError, JournalError, JournalGone
 from otel_rl.records import Batch, ExperimentKey
 

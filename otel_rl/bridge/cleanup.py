@@ -14,6 +14,7 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters, Removal, Where
 from otel_rl.bridge.delivery.manager import DeliveryManager, RunState, RunStatus
 from otel_rl.bridge.journal.retention import Retention
+from otel_rl.bridge.once_a_minute import OnceAMinute
 from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import JournalError
@@ -27,9 +28,6 @@ _REMOVE_EVERY_S: Final = 60.0
 
 # Runs that are over and still known by what became of them: for who asks, and for one that goes on.
 _KEPT_IN_MEMORY: Final = 256
-
-# A failure is tried again every few seconds; it is worth one line a minute.
-_LOG_EVERY_S: Final = 60.0
 
 
 class Cleanup:
@@ -54,7 +52,7 @@ class Cleanup:
         self._rows = rows
         self._counters = counters
         self._clock_ns = clock_ns
-        self._logged_s = -math.inf
+        self._log_lines = OnceAMinute()  # a failure is tried again every few seconds
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel-rl-settle", daemon=True)
 
@@ -118,8 +116,7 @@ class Cleanup:
                 _log.debug("The journal is unreachable, finished runs stay in it: %s", exc)
             except Exception:  # noqa: BLE001  # what is finished stays until the next look; counted
                 self._counters.add(Counter.EXCEPTIONS, reason=Where.SETTLE)
-                if time.monotonic() - self._logged_s >= _LOG_EVERY_S:
-                    self._logged_s = time.monotonic()
+                if self._log_lines.is_due("settle"):
                     _log.exception("Unloading or removing finished runs failed; retrying.")
 
     def _settle(self) -> None:

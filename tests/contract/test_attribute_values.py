@@ -11,9 +11,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.parsing.otlp_json import parse_json
+from otel_rl.bridge.receive.otlp_json import parse_json
 from otel_rl.bridge.receive.signal_specs import ExportRequest
-from otel_rl.bridge.receive.validation.validate import validate
+from otel_rl.bridge.receive.validate import validate
 from otel_rl.records import Signal
 from tests.dialects.record import as_otlp
 from tests.support.otlp_requests import (

@@ -8,7 +8,7 @@ from opentelemetry.sdk.resources import Resource
 
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.validation.validate import validate
+from otel_rl.bridge.receive.validate import validate
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, Decoded, Signal

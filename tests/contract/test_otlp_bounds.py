@@ -1,7 +1,7 @@
 """What takes memory or connections has a bound, an answer and a count; others go on being served.
 
 The bounds of one request (bytes, messages, attributes, ...) are in ``test_otlp_http.py`` and
-``tests/unit/bridge/receive/validation/test_validate.py``.
+``tests/unit/bridge/receive/test_validate.py``.
 """
 
 import gzip

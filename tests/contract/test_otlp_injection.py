@@ -15,7 +15,7 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.delivery.wandb.growing_tables import MAX_TABLES
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.validation.validate import validate
+from otel_rl.bridge.receive.validate import validate
 from otel_rl.run_id import run_id
 from otel_rl.signals import Signal
 from tests.support import plain_http

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.parsing.otlp_json import parse_json
-from otel_rl.bridge.receive.validation.validate import validate
+from otel_rl.bridge.receive.otlp_json import parse_json
+from otel_rl.bridge.receive.validate import validate
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Row, Signal, SpanRecord

@@ -10,8 +10,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from otel_rl.bridge.counters import Counter
-from otel_rl.bridge.receive.validation.sanitize import Sanitizer
-from otel_rl.bridge.receive.validation.validate import validate
+from otel_rl.bridge.receive.validate import Sanitizer, validate
 from otel_rl.errors import MalformedRequest
 from otel_rl.signals import Signal
 from tests.fuzz.cases import make_case

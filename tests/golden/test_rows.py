@@ -14,8 +14,8 @@ import pytest
 
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.parsing.otlp_json import parse_json
-from otel_rl.bridge.receive.validation.validate import validate
+from otel_rl.bridge.receive.otlp_json import parse_json
+from otel_rl.bridge.receive.validate import validate
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.signals import Signal

@@ -16,8 +16,8 @@ from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.otlp.decode import decode_parts
 from otel_rl.bridge.otlp.layouts import Layouts
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.parsing.otlp_json import parse_json
-from otel_rl.bridge.receive.validation.validate import Validated, validate
+from otel_rl.bridge.receive.otlp_json import parse_json
+from otel_rl.bridge.receive.validate import Validated, validate
 from otel_rl.errors import RequestError
 from otel_rl.records import Batch, Decoded, ExperimentKey, Measurements, Signal
 from tests.dialects.replay import requests

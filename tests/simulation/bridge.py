@@ -18,7 +18,7 @@ from otel_rl.bridge.journal.leases import BridgeLeases
 from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.validation.validate import validate
+from otel_rl.bridge.receive.validate import validate
 from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.errors import JournalFull, LeaseLost, TrackerError, TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, Row, Signal

@@ -33,13 +33,13 @@ from otel_rl.bridge.otlp.identities import (
     Identified,
     Identity,
     Scope,
+    Sender,
     identified,
     measure,
     serialized,
     split_step,
 )
 from otel_rl.bridge.otlp.layouts import FIRST_TAGS, Layouts
-from otel_rl.bridge.otlp.resource import Sender
 from otel_rl.bridge.otlp.spread_points import (
     InDoubt,
     PointRules,
@@ -379,15 +379,16 @@ class ResourceReading:
             for metric in metrics:
                 kind = metric.WhichOneof("data")
                 points = () if kind is None else getattr(metric, kind).data_points
-                if kind is None or not points:
+                n = len(points)
+                if kind is None or not n:
                     if rules is not None:
                         raise InDoubt  # of its name
                     continue
                 owner = scope, metric.name, metric.unit
-                for some in [points] if len(points) <= PART else _pieces(points):
+                for some in (points,) if n <= PART else _pieces(points):
                     if kind == "gauge":
                         waiting.gauges += some
-                        waiting.owners += repeat(owner, len(some))
+                        waiting.owners += repeat(owner, len(some)) if n > 1 else (owner,)
                     else:
                         waiting.others.append((owner, metric, kind, some))
                     waiting.n += len(some)
@@ -450,12 +451,13 @@ class ResourceReading:
         all_series, steps, times_ns = found.series, found.steps, found.times_ns
         values, starts_ns, ends_ns = found.values, found.starts_ns, found.ends_ns
         rows, mark = self._rows(waiting.gauges, has_measurements=True), self._mark
+        gauge = Instrument.GAUGE  # an enumeration finds its member by a call
         for owner, row in zip(waiting.owners, rows, strict=True):
             scope, name, unit = owner
             attributes, step, start_ns, end_ns, sent, flags, exemplars, measured = row
-            one = scope.known.get((name, unit, Instrument.GAUGE, "", attributes))
+            one = scope.known.get((name, unit, gauge, "", attributes))
             if one is None or one.sound_for is not mark:
-                one = self._identity(scope, name, unit, Instrument.GAUGE, "", attributes)
+                one = self._identity(scope, name, unit, gauge, "", attributes)
             series = one.series
             if flags & _NO_VALUE:
                 self.beat_ns = max(self.beat_ns, end_ns)
@@ -561,11 +563,12 @@ class ResourceReading:
             )
 
     def _rows(self, points: Sequence[bytes], *, has_measurements: bool) -> Iterator[_Row]:
-        runs: dict[tuple[int, bytes], list[int]] = {}
-        for place, one in enumerate(points):
-            runs.setdefault((len(one), one[FIRST_TAGS]), []).append(place)
-        if len(runs) <= 1:
+        alike = [(len(one), one[FIRST_TAGS]) for one in points]
+        if len({*alike}) <= 1:
             return iter(self._run(points, has_measurements=has_measurements) if points else ())
+        runs: dict[tuple[int, bytes], list[int]] = {}
+        for place, key in enumerate(alike):
+            runs.setdefault(key, []).append(place)
         rows: list[_Row] = [_NO_ROW] * len(points)
         for places in runs.values():
             read = self._run([points[place] for place in places], has_measurements=has_measurements)

@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.bridge.otlp.attributes import event_name, plain, step_of
-from otel_rl.bridge.otlp.resource import Sender, sender_of
+from otel_rl.bridge.otlp.identities import Sender, identified
 from otel_rl.records import (
     CONSOLE,
     PART,
@@ -57,7 +57,7 @@ def event_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
     size = 0
     exports: dict[Worker, Export] = {}
     for resource_logs in ExportLogsServiceRequest.FromString(batch.payload).resource_logs:
-        sender = sender_of(resource_logs.resource.SerializeToString())
+        sender = identified(resource_logs.resource.SerializeToString()).sender
         worker = sender.worker
         # An event renews the worker's lease, but does not show how far its measurements have come.
         exports[worker] = Export(worker, 0, sender.exact, host=sender.host, pid=sender.pid)

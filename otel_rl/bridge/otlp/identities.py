@@ -9,6 +9,7 @@ is not checked again.
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
@@ -16,17 +17,17 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_rl.bridge.otlp.attributes import (
     experiment_of,
+    integer,
     step_of,
     team_of,
     text_pairs,
     typed_pairs,
 )
 from otel_rl.bridge.otlp.device_attributes import at_host
-from otel_rl.bridge.otlp.resource import Sender, sender_of
-from otel_rl.records import Series
+from otel_rl.records import Series, Worker
 from otel_rl.semconv import names
 from otel_rl.semconv.aliases import scraped_alias
-from otel_rl.semconv.foreign import APART, fold
+from otel_rl.semconv.foreign import APART, fold, own_identity
 from otel_rl.semconv.spec import Instrument, Reduction
 
 STEP: Final = names.RL_LOOP_ITERATION.encode()
@@ -46,6 +47,35 @@ _MAX_KEY_BYTES: Final = 64 << 10
 
 _MAX_SCOPES: Final = 1 << 8
 """Scopes of a resource."""
+
+_DISTRO: Final = "otel_rl"
+_DEFAULT_ROLE: Final = "worker"
+_PID: Final = "process.pid"
+
+_SCRAPED: Final = "url.scheme"
+"""Attribute of a resource by the Prometheus receiver."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sender:
+    """A resource as the bridge reads it. Senders are equal by identity, so they are cheap keys.
+
+    Attributes:
+        host: ``host.name``, possibly empty.
+        pid: ``process.pid``; None without one.
+        exact: Whether the sender is a worker of otel_rl: its exemplars are complete, and the points
+            of a series that have a start tile time.
+        knows_starts: Whether cumulative points are an SDK's own, with true starts. A Collector that
+            scrapes uses the time of its first scrape.
+        is_scraped: Whether a Collector scrapes the sender.
+    """
+
+    worker: Worker
+    host: str
+    pid: int | None
+    exact: bool
+    knows_starts: bool
+    is_scraped: bool
 
 
 class Identity:
@@ -154,6 +184,7 @@ class Identified:
     """A resource, with the scopes in it. Any thread may use it.
 
     Attributes:
+        sender: The resource as a sender, the same object each time.
         experiment: Experiment that the resource names; None if it names none.
         sound_for: Rules that have accepted the resource; None if none have yet.
         team: Team that the resource names; empty if it names none.
@@ -163,7 +194,7 @@ class Identified:
 
     def __init__(self, serialized: bytes) -> None:
         resource = Resource.FromString(serialized)
-        self.sender = sender_of(serialized)
+        self.sender = _sender_of(resource)
         self.experiment = experiment_of(resource.attributes)
         self.team = team_of(resource.attributes)
         self.sound_for: object = None
@@ -211,8 +242,11 @@ class _Resources:
         with self._lock:
             found, size = self._known.pop(serialized, (None, 0))
             if found is None:
-                found, size = Identified(serialized), 0
+                found = Identified(serialized)
+                size = found.measured()
+                self._bytes += size
             self._known[serialized] = found, size
+            self._forget()
         return found
 
     def measure(self, resource: Identified) -> None:
@@ -223,8 +257,12 @@ class _Resources:
             now = resource.measured()
             self._known[resource.key] = resource, now
             self._bytes += now - before
-            while self._bytes > _MAX_BYTES and len(self._known) > 1:
-                self._bytes -= self._known.popitem(last=False)[1][1]
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget the resources that were not seen for longest, until the others fit."""
+        while self._bytes > _MAX_BYTES and len(self._known) > 1:
+            self._bytes -= self._known.popitem(last=False)[1][1]
 
 
 _resources = _Resources()
@@ -238,6 +276,39 @@ def identified(resource: bytes) -> Identified:
 def measure(resource: Identified) -> None:
     """Account for the memory that a resource has grown by while its points were read."""
     _resources.measure(resource)
+
+
+def _sender_of(resource: Resource) -> Sender:
+    attributes = dict(text_pairs(resource.attributes))
+    exact = attributes.get("telemetry.distro.name") == _DISTRO
+    identity = {} if exact else own_identity(attributes)
+    attributes |= identity
+    service = attributes.get("service.name", "")
+    role = attributes.get(names.RL_WORKER_ROLE) or (
+        _DEFAULT_ROLE if not service or service.startswith("unknown_service") else service
+    )
+    own = attributes.get("service.instance.id") or "/".join(
+        attributes.get(name, "") for name in ("host.name", _PID, names.RL_WORKER_INDEX)
+    )
+    if identity:  # its ranks are numbered in each group of workers
+        own = "/".join((role, own, attributes.get("host.name", ""), attributes.get(_PID, "")))
+    # In OpenTelemetry an instance's id is unique within its service only.
+    instance = "/".join((attributes.get("service.namespace", ""), service, own))
+    worker = Worker(
+        role=role,
+        instance=instance,
+        index=integer(attributes.get(names.RL_WORKER_INDEX)),
+        count=integer(attributes.get(names.RL_WORKER_COUNT)),
+    )
+    return Sender(
+        worker,
+        host=attributes.get("host.name", ""),
+        pid=integer(attributes.get(_PID)),
+        exact=exact,
+        # The resource of a scraped SDK may carry the SDK's own attributes beside the scrape's.
+        knows_starts="telemetry.sdk.name" in attributes and _SCRAPED not in attributes,
+        is_scraped=_SCRAPED in attributes,
+    )
 
 
 def split_step(attributes: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], int | None]:

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from otel_rl.bridge.otlp.attributes import integer, step_of, text
-from otel_rl.bridge.otlp.resource import Sender, sender_of
+from otel_rl.bridge.otlp.identities import Sender, identified
 from otel_rl.records import (
     PART,
     Batch,
@@ -33,8 +32,6 @@ _OTHER: Final = names.RlPhaseClassValues.OTHER.value
 
 # Of a scope, by the Collector's tail sampling processor.
 _TAIL_SAMPLED: Final = "tailsampling."
-
-_HOST: Final = "host.name"
 
 _NS_PER_S: Final = 1_000_000_000
 
@@ -86,11 +83,10 @@ def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
     found = _Found([], [], {}, {})
     yield found
     for resource_spans in ExportTraceServiceRequest.FromString(batch.payload).resource_spans:
-        resource = resource_spans.resource
-        sender = sender_of(resource.SerializeToString())
+        sender = identified(resource_spans.resource.SerializeToString()).sender
         worker = sender.worker
         has_work = worker in found.exports and found.exports[worker].has_work
-        host = _host(resource) or worker.instance
+        host = sender.host or worker.instance
         for scope_spans in resource_spans.scope_spans:
             is_tail_sampled = any(
                 one.key.startswith(_TAIL_SAMPLED) for one in scope_spans.scope.attributes
@@ -209,7 +205,3 @@ def _is_sampled(span: Span, sender: Sender) -> bool:
 
 def _names_a_span(link: Span.Link) -> bool:
     return len(link.trace_id) == _TRACE_ID_BYTES and len(link.span_id) == _SPAN_ID_BYTES
-
-
-def _host(resource: Resource) -> str:
-    return next((a.value.string_value for a in resource.attributes if a.key == _HOST), "")

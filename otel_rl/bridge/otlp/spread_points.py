@@ -16,8 +16,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.bridge.otlp.counts_of_steps import step_distributions
-from otel_rl.bridge.otlp.identities import serialized, split_step
-from otel_rl.bridge.otlp.resource import Sender
+from otel_rl.bridge.otlp.identities import Sender, serialized, split_step
 from otel_rl.bridge.otlp.views import exemplars_of
 from otel_rl.records import Buckets, Covered, HistogramPoint, Series, SummaryPoint, Temporality
 from otel_rl.semconv.spec import Instrument

@@ -21,7 +21,6 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     ExponentialHistogramDataPoint,
     HistogramDataPoint,
-    Metric,
     NumberDataPoint,
 )
 from opentelemetry.proto.resource.v1 import resource_pb2
@@ -50,15 +49,15 @@ def _view(raw: Collection[str], *types: type[Message]) -> Sequence[type[Message]
     ]
 
 
-MetricsView, MetricView, NumberView = cast(
-    "tuple[type[ExportMetricsServiceRequest], type[Metric], type[NumberDataPoint]]",
-    _view(_EXEMPLARS, ExportMetricsServiceRequest, Metric, NumberDataPoint),
+MetricsView, NumberView = cast(
+    "tuple[type[ExportMetricsServiceRequest], type[NumberDataPoint]]",
+    _view(_EXEMPLARS, ExportMetricsServiceRequest, NumberDataPoint),
 )
 """Typed as the messages that they read. Only ``exemplars`` differ: see ``exemplars_of``."""
 
-RawMetrics, RawMetric = cast(
-    "tuple[type[ExportMetricsServiceRequest], type[Metric]]",
-    _view(_EXEMPLARS | _NUMBERS, ExportMetricsServiceRequest, Metric),
+(RawMetrics,) = cast(
+    "tuple[type[ExportMetricsServiceRequest]]",
+    _view(_EXEMPLARS | _NUMBERS, ExportMetricsServiceRequest),
 )
 """The same, and the points of gauges and sums are unchecked bytes, too."""
 

@@ -23,7 +23,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from otel_rl.bridge.counters import Outcome
 from otel_rl.bridge.receive.refused_items import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportResponse
-from otel_rl.bridge.receive.validation.validate import Validated
+from otel_rl.bridge.receive.validate import Validated
 from otel_rl.errors import (
     JournalClosed,
     JournalError,

@@ -2,11 +2,10 @@
 
 import json
 import logging
-import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
+from otel_rl.bridge.once_a_minute import OnceAMinute
 from otel_rl.bridge.receive.tokens import Grant, TokenShares, token_of
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
@@ -16,39 +15,8 @@ from otel_rl.signals import Signal
 _log = logging.getLogger("otel_rl.audit")
 _log.setLevel(logging.INFO)
 
-_INTERVAL_S: Final = 60.0
 _MOST: Final = 1 << 14  # with about 300 bytes each
 _NAME_CHARS: Final = 64  # of what a sender or reader has named, who may choose long names
-
-
-class OnceAMinute:
-    """Lets each line of a log through at first, and then once a minute. Any thread may call it.
-
-    Args:
-        most: Number of lines that are known apart. In a minute with more lines, all others of a
-            kind count as one.
-    """
-
-    def __init__(self, most: int, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._most = most
-        self._clock_s = clock_s
-        # _lock guards everything below.
-        self._lock = threading.Lock()
-        self._next_s: dict[tuple[str, ...], float] = {}
-
-    def is_due(self, *of: str) -> bool:
-        """Return whether a line is due. ``of`` identifies the line, its kind first."""
-        now_s = self._clock_s()
-        with self._lock:
-            if len(self._next_s) >= self._most:
-                due = self._next_s.items()
-                self._next_s = {one: next_s for one, next_s in due if next_s > now_s}
-            if len(self._next_s) >= self._most and of not in self._next_s:
-                of = of[:1]
-            if now_s < self._next_s.get(of, 0.0):
-                return False
-            self._next_s[of] = now_s + _INTERVAL_S
-            return True
 
 
 class Audit:

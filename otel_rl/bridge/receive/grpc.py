@@ -18,7 +18,7 @@ from otel_rl.bridge.receive.pipeline import IngestPipeline
 from otel_rl.bridge.receive.senders import host_of_call, peer_of_call
 from otel_rl.bridge.receive.tls import Tls, exposure
 from otel_rl.bridge.receive.tokens import Grant, token_of
-from otel_rl.bridge.receive.validation.validate import Validated
+from otel_rl.bridge.receive.validate import Validated
 from otel_rl.errors import ConfigError, MalformedRequest, Overloaded, SlowSender
 from otel_rl.signals import Signal
 

@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome, Refusal, Where
+from otel_rl.bridge.once_a_minute import OnceAMinute
 from otel_rl.bridge.otlp.columns import InDoubt
 from otel_rl.bridge.receive.answers import UNFORESEEN, Answer, Overflow, answer_to
-from otel_rl.bridge.receive.audit import Audit, OnceAMinute
+from otel_rl.bridge.receive.audit import Audit
 from otel_rl.bridge.receive.experiments import Experiments, Newcomers
 from otel_rl.bridge.receive.gate import Gate, Held, InFlight, Sender
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.parsing.otlp_json import parse_json
+from otel_rl.bridge.receive.otlp_json import parse_json
 from otel_rl.bridge.receive.refused_items import MAX_MESSAGE_BYTES, shorten
+from otel_rl.bridge.receive.rules import Problem
 from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest
 from otel_rl.bridge.receive.tokens import Grant, Tokens, token_of
-from otel_rl.bridge.receive.validation.rules import Problem
-from otel_rl.bridge.receive.validation.sanitize import Admission
-from otel_rl.bridge.receive.validation.validate import Validated, validate, validate_known
+from otel_rl.bridge.receive.validate import Admission, Validated, validate, validate_known
 from otel_rl.errors import Unauthenticated
 from otel_rl.records import Batch, ExperimentKey, Signal
 
@@ -45,9 +45,6 @@ _OWN, _LEAST = 4, 16
 _WEIGHT_OF_JSON = 8
 
 _TOLD = frozenset({Refusal.NO_EXPERIMENT, Refusal.NOT_ALLOWED, Refusal.WRONG_TEAM})
-
-# Reasons, addresses and tokens with a line of their own in a minute: a sender retries every second.
-_MAX_LOGGED = 256
 
 
 class _Round(threading.local):
@@ -133,7 +130,7 @@ class IngestPipeline:
         )
         self._storing: set[Future[None]] = set()
         self._round = _Round()
-        self._log_lines = OnceAMinute(_MAX_LOGGED)  # by reason, address and token
+        self._log_lines = OnceAMinute()  # by reason, address and token
 
     def settle(self) -> None:
         wait([*self._storing])

@@ -6,7 +6,6 @@ import logging
 import math
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
@@ -16,6 +15,7 @@ from google.protobuf.json_format import MessageToJson
 from starlette.routing import BaseRoute
 
 from otel_rl.bridge.counters import Outcome, Where
+from otel_rl.bridge.once_a_minute import OnceAMinute
 from otel_rl.bridge.receive.answers import TOO_MANY_CONNECTIONS, status_message
 from otel_rl.bridge.receive.app import create_app, create_health_app
 from otel_rl.bridge.receive.listener import BoundedListener
@@ -29,8 +29,6 @@ _log = logging.getLogger(__name__)
 # Kernel buffer of each connection. Answers are small; by default it grows to megabytes for a sender
 # that does not read them.
 _SEND_BUFFER_BYTES = 64 << 10
-
-_LOG_INTERVAL_S = 60.0  # a client retries every second, and there may be a thousand ranks
 
 _BACKLOG = 2048  # uvicorn's value; connections wait in it before ``start``
 
@@ -79,7 +77,8 @@ class HttpServer:
             _log.warning("OTLP/HTTP: %s", danger)
         self._intake = intake
         self._grpc = grpc
-        self._next_log_s = 0.0
+        # A client retries every second, and there may be a thousand ranks.
+        self._log_lines = OnceAMinute()
         bounds = SenderBounds(
             header_timeout_s=limits.header_timeout_s,
             answer_timeout_s=limits.answer_timeout_s,
@@ -152,9 +151,7 @@ class HttpServer:
             "http/protobuf."
         )
         message = f"A gRPC client has connected to {self._address}, which is OTLP/HTTP. {way_out}"
-        now_s = time.monotonic()
-        if now_s >= self._next_log_s:
-            self._next_log_s = now_s + _LOG_INTERVAL_S
+        if self._log_lines.is_due("http2"):
             _log.warning(message)
         return message
 

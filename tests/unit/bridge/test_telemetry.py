@@ -26,8 +26,7 @@ from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.prometheus import exposition
-from otel_rl.bridge.telemetry import GaugeValue, SelfMetrics, queue_gauges
+from otel_rl.bridge.telemetry import GaugeValue, SelfMetrics, exposition, queue_gauges
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from tests.support.otlp_sink import Sink, serve
 

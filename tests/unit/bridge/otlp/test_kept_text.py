@@ -8,11 +8,12 @@ import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
 from otel_rl.bridge.counters import Refusal
+from otel_rl.bridge.otlp import identities
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.otlp.exemplars import read_exemplars
-from otel_rl.bridge.otlp.resource import sender_of
+from otel_rl.bridge.otlp.identities import identified
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.validation.validate import validate
+from otel_rl.bridge.receive.validate import validate
 from otel_rl.errors import OtelRLError
 from otel_rl.records import Batch, ExperimentKey, Signal
 from tests.support.otlp_requests import delimited, gauge, key_values, metrics_request, trace_request
@@ -108,21 +109,23 @@ def test_exemplars_with_long_attributes_leave_nothing_behind() -> None:
     assert kept_bytes(read, 1000) < 1 << 20
 
 
-def test_long_resources_are_remembered_up_to_a_few_mebibytes() -> None:
+def test_long_resources_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identities, "_MAX_BYTES", 16 << 20)
+
     def read(number: int) -> None:
         named = {f"attribute.{place}": long_text(number, 4000) for place in range(7)}
         request = metrics_request(resource={"rl.experiment.name": "x", **named})
-        sender_of(request.resource_metrics[0].resource.SerializeToString())
+        identified(request.resource_metrics[0].resource.SerializeToString())
 
-    # 256 of 28 kB each
-    assert kept_bytes(read, 1000) < 12 << 20
+    # Nearly 200 of 28 kB each.
+    assert kept_bytes(read, 1000) < 16 << 20
 
 
 def test_unknown_fields_of_a_resource_leave_nothing_behind() -> None:
     resource = metrics_request().resource_metrics[0].resource.SerializeToString()
 
     def read(number: int) -> None:
-        sender_of(resource + delimited(0x7A, long_text(number).encode()))
+        identified(resource + delimited(0x7A, long_text(number).encode()))
 
     assert kept_bytes(read, 40) < 1 << 20
 

@@ -13,7 +13,7 @@ from otel_rl.bridge.receive import pipeline
 from otel_rl.bridge.receive.answers import GrpcCode, answer_to
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.tokens import TeamSettings
-from otel_rl.bridge.receive.validation.validate import Validated, validate_known
+from otel_rl.bridge.receive.validate import Validated, validate_known
 from otel_rl.errors import JournalFull, RequestTooLarge, Unauthenticated
 from otel_rl.records import ExperimentKey, Signal
 from tests.support.costs import cost_ratio

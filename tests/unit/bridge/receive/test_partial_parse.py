@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.parsing.preparse import fields
 from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest
-from otel_rl.bridge.receive.validation.sanitize import Admission
-from otel_rl.bridge.receive.validation.validate import Validated, validate
+from otel_rl.bridge.receive.validate import Admission, Validated, validate
+from otel_rl.bridge.receive.wire import fields
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import ExperimentKey, Signal
 from tests.support.otlp_requests import (

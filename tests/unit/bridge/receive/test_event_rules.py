@@ -10,7 +10,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.validation.validate import Validated, validate
+from otel_rl.bridge.receive.validate import Validated, validate
 from otel_rl.records import Signal, Value
 from tests.support.otlp_requests import Attributes, event, every_event, key_values, logs_request
 

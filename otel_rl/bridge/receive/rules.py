@@ -28,12 +28,12 @@ from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.otlp.attributes import run_of_program
 from otel_rl.bridge.otlp.exemplars import read_exemplars
 from otel_rl.bridge.otlp.views import exemplars_of
-from otel_rl.bridge.receive.limits import ReceiveLimits, is_over
-from otel_rl.bridge.receive.validation.event_rules import (
+from otel_rl.bridge.receive.event_rules import (
     LARGE_ATTRIBUTES,
     Problem,
     event_problem,
 )
+from otel_rl.bridge.receive.limits import ReceiveLimits, is_over
 from otel_rl.semconv import names
 
 __all__ = ["DataPoint", "Problem", "Rules"]
@@ -63,7 +63,6 @@ _MIN_EXPONENT, _MAX_EXPONENT = -1075.0, 1024.0
 # Attributes of a span that are kept.
 _PHASE_ATTRIBUTES = frozenset({names.RL_PHASE, names.RL_PHASE_CLASS})
 
-_MIN_LINK_BYTES = 2  # a tag and a length of 0
 _SHOWN_ID_BYTES = 20  # anything longer is no id, and may be as long as a request
 
 
@@ -96,7 +95,6 @@ class Rules:
             limits.max_attribute_value_bytes,
             limits.max_attributes * _MIN_KEY_VALUE_BYTES,
         )
-        self._harmless_span_bytes = _harmless_bytes(limits)
 
     def resource(self, resource: Resource) -> Problem:
         """Check a resource: a valid experiment name, few and short attributes."""
@@ -228,7 +226,7 @@ class Rules:
         for time_ns in (span.start_time_unix_nano, span.end_time_unix_nano):
             if not self._is_near(time_ns):
                 return self._time_problem(f"Span {span.name[:64]!r}", time_ns)
-        return _size_problem(span, self._limits, self._harmless_span_bytes)
+        return _size_problem(span, self._limits)
 
     def event(self, name: str, record: LogRecord) -> Problem:
         """Check an event: a time near now, a size within bounds, the shape of the registry."""
@@ -395,47 +393,28 @@ def _id_problem(span: Span) -> Problem:
     return None
 
 
-def _harmless_bytes(limits: ReceiveLimits) -> int:
-    """Return the size up to which no name, link or phase of a span can exceed its bound."""
-    return min(
-        limits.max_span_bytes,
-        limits.max_span_name_bytes,
-        limits.max_span_links * _MIN_LINK_BYTES,
-        limits.max_name_chars,
-    )
-
-
-def _size_problem(span: Span, limits: ReceiveLimits, harmless: int) -> Problem:
+def _size_problem(span: Span, limits: ReceiveLimits) -> Problem:
     """Check the sizes of a span: few attributes and links, short texts."""
     owner = f"Span {span.name[:64]!r}"
     count, limit = len(span.attributes), limits.max_span_attributes
     if count > limit:
-        detail = f"{owner} has {count} attributes, over {limit}"
-        return Refusal.TOO_MANY_ATTRIBUTES, detail
+        return Refusal.TOO_MANY_ATTRIBUTES, f"{owner} has {count} attributes, over {limit}"
     max_bytes = limits.max_attribute_key_bytes
     for attribute in span.attributes:
-        if len(attribute.key.encode()) > max_bytes:
-            return (
-                Refusal.ATTRIBUTE_TOO_LONG,
-                (
-                    f"Attribute key {attribute.key[:40]!r}... of span {span.name[:64]!r} "
-                    f"is over {max_bytes} bytes"
-                ),
-            )
-    if span.ByteSize() <= harmless:
-        return None
+        key = attribute.key
+        if len(key.encode()) > max_bytes:
+            detail = f"Attribute key {key[:40]!r}... of span {span.name[:64]!r}"
+            return Refusal.ATTRIBUTE_TOO_LONG, f"{detail} is over {max_bytes} bytes"
+        is_name = key in _PHASE_ATTRIBUTES
+        if is_name and len(attribute.value.string_value) > limits.max_name_chars:
+            detail = f"{owner} has {key} over {limits.max_name_chars} characters"
+            return Refusal.SPAN_TOO_LARGE, detail
     if is_over(span.name, limits.max_span_name_bytes):
         detail = f"{owner}... has a name over {limits.max_span_name_bytes} bytes"
         return Refusal.SPAN_TOO_LARGE, detail
     if len(span.links) > limits.max_span_links:
         detail = f"{owner} has {len(span.links)} links, over {limits.max_span_links}"
         return Refusal.SPAN_TOO_LARGE, detail
-    for attribute in span.attributes:
-        if attribute.key not in _PHASE_ATTRIBUTES:
-            continue
-        if len(attribute.value.string_value) > limits.max_name_chars:
-            detail = f"{owner} has {attribute.key} over {limits.max_name_chars} characters"
-            return Refusal.SPAN_TOO_LARGE, detail
     if span.ByteSize() > limits.max_span_bytes:
         detail = f"{owner} has {span.ByteSize()} bytes, over {limits.max_span_bytes}"
         return Refusal.SPAN_TOO_LARGE, detail

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.parsing.preparse import check_message_count
+from otel_rl.bridge.receive.wire import check_message_count
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from tests.support.costs import cost_ratio
 from tests.support.otlp_requests import delimited, gauge, metrics_request, point

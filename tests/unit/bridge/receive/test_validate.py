@@ -18,7 +18,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.signal_specs import ExportRequest
-from otel_rl.bridge.receive.validation.validate import Validated, validate
+from otel_rl.bridge.receive.validate import Validated, validate
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.records import ExperimentKey, Signal
 from tests.support.otlp_requests import (

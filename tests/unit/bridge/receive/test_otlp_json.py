@@ -18,7 +18,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_rl.bridge.receive.parsing.otlp_json import parse_json
+from otel_rl.bridge.receive.otlp_json import parse_json
 from otel_rl.bridge.receive.signal_specs import ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.signals import Signal

@@ -20,8 +20,8 @@ import orjson
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from otel_rl.bridge.receive.parsing.preparse import SMALLER_BATCHES
 from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest
+from otel_rl.bridge.receive.wire import SMALLER_BATCHES
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.signals import Signal
 

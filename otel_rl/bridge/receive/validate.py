@@ -1,12 +1,18 @@
-"""Walks a request from the outside in, and removes items that break a rule.
+"""Validates a request. Pure: time is an argument, no state is kept between calls.
+
+Malformed bytes are refused as a whole, or for one resource if the others are readable. A readable
+request is walked from the outside in; items over a limit are removed, counted and reported to the
+sender. Other items pass unchanged, so a request of one experiment with nothing to refuse keeps its
+bytes.
 
 Metrics are read on the way (``otlp/columns.py``): known identities with numbers within the bounds
 are sound. Only where something is new or in doubt is each item of the resource checked by its rule.
 """
 
-from collections.abc import Callable, Iterable, MutableSequence, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -29,13 +35,19 @@ from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.otlp.attributes import event_name, experiment_of, run_of_program, team_of
 from otel_rl.bridge.otlp.columns import InDoubt, ResourceReading
 from otel_rl.bridge.otlp.identities import Identified, identified
-from otel_rl.bridge.otlp.views import NumberView, exemplars_of
+from otel_rl.bridge.otlp.views import MetricsView, NumberView, RawMetrics, exemplars_of
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.parsing.preparse import SMALLER_BATCHES
-from otel_rl.bridge.receive.refused_items import Refusals
-from otel_rl.bridge.receive.validation.rules import DataPoint, Problem, Rules
-from otel_rl.errors import RequestTooLarge
-from otel_rl.records import ExperimentKey
+from otel_rl.bridge.receive.refused_items import Refusals, by_reason
+from otel_rl.bridge.receive.rules import DataPoint, Problem, Rules
+from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest, SignalSpec
+from otel_rl.bridge.receive.wire import (
+    SMALLER_BATCHES,
+    UnreadablePart,
+    check_message_count,
+    parse_partially,
+)
+from otel_rl.errors import MalformedRequest, RequestTooLarge
+from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.semconv import names
 
 Admission = Callable[[ExperimentKey, str], Problem]
@@ -48,7 +60,182 @@ _NUMBERS = frozenset({"gauge", "sum"})  # the types whose points are NumberDataP
 
 M = TypeVar("M", bound=Message | bytes)
 R = TypeVar("R", bound=ResourceSpans | ResourceLogs)
-S = TypeVar("S", bound=ScopeSpans | ScopeLogs)
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """The accepted part of one request.
+
+    Attributes:
+        batches: The request without refused items, as one batch for each of its experiments.
+        accepted: Number of data points, spans or events in ``batches``.
+        refused_of_runs: Number of refused data points, spans or events, by reason and by
+            experiment, where the experiment is known and admitted.
+        exemplars_refused: Number of exemplars removed from accepted points, by reason.
+        ignored: Number of log records removed because the bridge does not use them.
+        dropped_earlier: Number of data points of earlier requests that were dropped after their
+            answer, and are reported now.
+        message: Text for the sender: refused items, the reason, and the remedy. Empty if none was
+            refused.
+    """
+
+    batches: Sequence[Batch]
+    accepted: int
+    refused_of_runs: Mapping[tuple[ExperimentKey | None, Refusal], int] = field(
+        default_factory=dict
+    )
+    exemplars_refused: Mapping[Refusal, int] = field(default_factory=dict)
+    ignored: int = 0
+    dropped_earlier: int = 0
+    message: str = ""
+
+    @property
+    def refused(self) -> Mapping[Refusal, int]:
+        """Return the number of refused data points, spans or events, by reason."""
+        return by_reason(self.refused_of_runs)
+
+
+def validate(
+    signal: Signal,
+    request: ExportRequest | bytes,
+    limits: ReceiveLimits,
+    now_ns: int,
+    admission: Admission | None = None,
+) -> Validated:
+    """Apply the limits to a request.
+
+    Time and memory are in proportion to the content, see ``check_message_count``.
+
+    Args:
+        request: The request, as protobuf bytes or as a message.
+        now_ns: Time by the bridge's own clock; it bounds the times of points.
+        admission: See ``Sanitizer``.
+
+    Raises:
+        MalformedRequest: Neither the request nor any part of it is of this signal.
+        RequestTooLarge: The request holds too many messages, points, spans or log records.
+    """
+    payload = request if isinstance(request, bytes) else request.SerializeToString()
+    spec = SIGNALS[signal]
+    try:
+        _check_number(signal, payload, limits)
+        return _admit(signal, payload, limits, now_ns, Refusals(spec.items), admission)
+    except MalformedRequest:
+        salvaged = parse_partially(
+            spec, payload, limits.max_messages_per_request, limits.max_points_per_request
+        )
+        if salvaged is None:
+            raise
+    refusals = _refused(spec, salvaged.unreadable, admission)
+    admitted = _admit(signal, salvaged.payload, limits, now_ns, refusals, admission)
+    left_out = sum(part.items for part in salvaged.unreadable if not part.is_wanted)
+    return replace(admitted, ignored=admitted.ignored + left_out)
+
+
+def validate_known(
+    payload: bytes, limits: ReceiveLimits, now_ns: int, admission: Admission
+) -> Validated:
+    """Do the same as ``validate`` for a metrics request with only known identities.
+
+    Raises:
+        InDoubt: An identity is not known, or a value is not within the bounds.
+        RequestTooLarge: See ``validate``.
+    """
+    refusals = Refusals(SIGNALS[Signal.METRICS].items)
+    try:
+        _check_number(Signal.METRICS, payload, limits)
+        return _admit(Signal.METRICS, payload, limits, now_ns, refusals, admission, only_known=True)
+    except MalformedRequest as exc:
+        raise InDoubt from exc
+
+
+def _refused(
+    spec: SignalSpec, unreadable: Sequence[UnreadablePart], admission: Admission | None
+) -> Refusals:
+    refusals = Refusals(spec.items)
+    for part in unreadable:
+        if not part.is_wanted:
+            continue
+        key = part.experiment
+        owner = "a resource" if key is None else f"experiment {str(key)[:64]!r}"
+        # A run shows its refused items, but not those of senders that may not write it.
+        is_welcome = key is not None and (admission is None or admission(key, part.team) is None)
+        detail = f"What {owner} sends cannot be read"
+        refusals.add(Refusal.MALFORMED, detail, part.items, run=key if is_welcome else None)
+    return refusals
+
+
+def _admit(
+    signal: Signal,
+    payload: bytes,
+    limits: ReceiveLimits,
+    now_ns: int,
+    refusals: Refusals,
+    admission: Admission | None,
+    *,
+    only_known: bool = False,
+) -> Validated:
+    """Validate a readable request. ``refusals`` holds earlier refusals, and gets the new ones."""
+    spec = SIGNALS[signal]
+    screen = Sanitizer(
+        limits, now_ns, refusals, admission, size_bytes=len(payload), only_known=only_known
+    )
+    message: ExportRequest
+    readings: Sequence[ResourceReading] = ()
+    try:
+        if signal is Signal.METRICS:
+            message = metrics = RawMetrics.FromString(payload)
+            readings = screen.metrics(metrics)
+        elif signal is Signal.TRACES:
+            message = traces = ExportTraceServiceRequest.FromString(payload)
+            screen.traces(traces)
+        else:
+            message = logs = ExportLogsServiceRequest.FromString(payload)
+            screen.logs(logs)
+    except DecodeError as exc:
+        msg = f"The body is not a protobuf {spec.request.DESCRIPTOR.name}."
+        raise MalformedRequest(msg) from exc
+    batches: list[Batch] = []
+    if screen.accepted:
+        unchanged = None if screen.has_changed else payload
+        keys = screen.experiments
+        columns = dict[ExperimentKey, list[ResourceReading]]()
+        for key, reading in zip(keys, readings, strict=signal is Signal.METRICS):
+            columns.setdefault(key, []).append(reading)
+        parts = _by_experiment(message, spec.resources, keys, unchanged)
+        batches = [Batch(key, signal, part, now_ns, columns.get(key, ())) for key, part in parts]
+    return Validated(
+        batches,
+        screen.accepted,
+        refusals.of_runs,
+        refusals.exemplars,
+        screen.ignored,
+        message=refusals.message(),
+    )
+
+
+def _check_number(signal: Signal, payload: bytes, limits: ReceiveLimits) -> None:
+    parsed_as = MetricsView if signal is Signal.METRICS else SIGNALS[signal].request
+    check_message_count(payload, parsed_as.DESCRIPTOR, limits.max_messages_per_request)
+
+
+def _by_experiment(
+    request: ExportRequest,
+    resources: str,
+    experiments: Sequence[ExperimentKey],
+    unchanged: bytes | None,
+) -> Iterator[tuple[ExperimentKey, bytes]]:
+    """Split a request by experiment; a collector may join requests of several."""
+    of_keys: dict[ExperimentKey, list[Message]] = {}
+    for key, resource in zip(experiments, getattr(request, resources), strict=True):
+        of_keys.setdefault(key, []).append(resource)
+    if len(of_keys) == 1:
+        yield experiments[0], request.SerializeToString() if unchanged is None else unchanged
+        return
+    for key, selected in of_keys.items():
+        part = type(request)()
+        getattr(part, resources).extend(selected)
+        yield key, part.SerializeToString()
 
 
 class Sanitizer:
@@ -105,7 +292,7 @@ class Sanitizer:
         resources = request.resource_metrics
         self._check_numbers(
             (
-                len(part.scope_metrics) + sum(map(_count_metrics, part.scope_metrics))
+                len(part.scope_metrics) + sum(len(one.metrics) for one in part.scope_metrics)
                 for part in resources
             ),
             (sum(map(_count_points, part.scope_metrics)) for part in resources),
@@ -168,15 +355,9 @@ class Sanitizer:
         resources = request.resource_spans
         self._check_numbers(
             (len(part.scope_spans) for part in resources),
-            (sum(map(_count_spans, part.scope_spans)) for part in resources),
+            (sum(len(one.spans) for one in part.scope_spans) for part in resources),
         )
-        self._walk(
-            resources,
-            lambda part: part.scope_spans,
-            lambda part: part.spans,
-            _count_spans,
-            self._spans,
-        )
+        self._walk(resources, "scope_spans", "spans", self._keeps_span)
 
     def logs(self, request: ExportLogsServiceRequest) -> None:
         """Remove other log records, and sanitize the events.
@@ -189,58 +370,53 @@ class Sanitizer:
         """
         resources = request.resource_logs
         self._check_numbers(
-            (len(part.scope_logs) for part in resources), map(_count_all_records, resources)
+            (len(part.scope_logs) for part in resources), map(_count_records, resources)
         )
-        n_records = sum(map(_count_all_records, resources))
+        n_records = sum(map(_count_records, resources))
         for resource_logs in resources:
             for scope_logs in resource_logs.scope_logs:
                 self._filter(scope_logs.log_records, _is_event)
-            self._filter(resource_logs.scope_logs, _count_records)
-        self._filter(resources, _count_all_records)
-        self.ignored = n_records - sum(map(_count_all_records, resources))
-        self._walk(
-            resources,
-            lambda part: part.scope_logs,
-            lambda part: part.log_records,
-            _count_records,
-            self._events,
-        )
+            self._filter(resource_logs.scope_logs, lambda scope: scope.log_records)
+        self._filter(resources, _count_records)
+        self.ignored = n_records - sum(map(_count_records, resources))
+        self._walk(resources, "scope_logs", "log_records", self._keeps_event)
 
     def _walk(
         self,
         resources: MutableSequence[R],
-        scopes_of: Callable[[R], MutableSequence[S]],
-        items_of: Callable[[S], Sized],
-        count: Callable[[S], int],
-        screen: Callable[[S], None],
+        scopes: str,
+        items: str,
+        keeps: Callable[[Any], bool],
     ) -> None:
         """Sanitize a request of spans or events.
 
         Args:
             resources: The parts of the request, one for each resource.
-            scopes_of: Returns the parts of a resource's part, one for each scope.
-            items_of: Returns the items of a scope. A scope without items is removed without a
+            scopes: Field of a resource's part that holds its scopes.
+            items: Field of a scope that holds its items. A scope without items is removed without a
                 report.
-            count: Returns the number of items of a scope.
-            screen: Removes refused items of a scope, and adds the number of others to ``accepted``.
+            keeps: Returns whether an item stays; reports one that does not.
         """
 
         def keeps_resource(part: R) -> bool:
-            if not (scopes_of(part) or part.resource.attributes):
+            of_scopes = getattr(part, scopes)
+            if not (of_scopes or part.resource.attributes):
                 return False
             problem = self._resource_problem(part.resource)
             if problem is not None:
-                return self._refuse(problem, sum(map(count, scopes_of(part))))
-            self._filter(scopes_of(part), keeps_scope)
+                return self._refuse(problem, sum(len(getattr(one, items)) for one in of_scopes))
+            self._filter(of_scopes, keeps_scope)
             return True
 
-        def keeps_scope(part: S) -> bool:
-            if not items_of(part):
+        def keeps_scope(part: ScopeSpans | ScopeLogs) -> bool:
+            of_scope = getattr(part, items)
+            if not of_scope:
                 return False
             problem = self._rules.scope(part.scope)
             if problem is not None:
-                return self._refuse(problem, count(part))
-            screen(part)
+                return self._refuse(problem, len(of_scope))
+            self._filter(of_scope, keeps)
+            self.accepted += len(of_scope)
             return True
 
         self._filter(resources, keeps_resource)
@@ -310,17 +486,9 @@ class Sanitizer:
             self._refusals.add_exemplars(*problem, 1)
         return problem is None
 
-    def _spans(self, scope_spans: ScopeSpans) -> None:
-        self._filter(scope_spans.spans, self._keeps_span)
-        self.accepted += len(scope_spans.spans)
-
     def _keeps_span(self, span: Span) -> bool:
         problem = self._rules.span(span)
         return problem is None or self._refuse(problem)
-
-    def _events(self, scope_logs: ScopeLogs) -> None:
-        self._filter(scope_logs.log_records, self._keeps_event)
-        self.accepted += len(scope_logs.log_records)
 
     def _keeps_event(self, record: LogRecord) -> bool:
         problem = self._rules.event(event_name(record), record)
@@ -380,24 +548,12 @@ def _points(metric: Metric, kind: str | None) -> MutableSequence[DataPoint]:
     )
 
 
-def _count_metrics(scope_metrics: ScopeMetrics) -> int:
-    return len(scope_metrics.metrics)
-
-
 def _count_points(scope_metrics: ScopeMetrics) -> int:
     return sum(len(_points(metric, metric.WhichOneof("data"))) for metric in scope_metrics.metrics)
 
 
-def _count_spans(scope_spans: ScopeSpans) -> int:
-    return len(scope_spans.spans)
-
-
-def _count_records(scope_logs: ScopeLogs) -> int:
-    return len(scope_logs.log_records)
-
-
-def _count_all_records(resource_logs: ResourceLogs) -> int:
-    return sum(map(_count_records, resource_logs.scope_logs))
+def _count_records(resource_logs: ResourceLogs) -> int:
+    return sum(len(one.log_records) for one in resource_logs.scope_logs)
 
 
 def _is_event(record: LogRecord) -> bool:

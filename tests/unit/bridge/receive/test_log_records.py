@@ -9,7 +9,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.validation.validate import Validated, validate
+from otel_rl.bridge.receive.validate import Validated, validate
 from otel_rl.errors import RequestTooLarge
 from otel_rl.records import ExperimentKey, Signal
 from otel_rl.semconv import names

@@ -1,1 +1,0 @@
-"""Reads request bodies within bounds: message counts, OTLP/JSON, the readable part of a body."""
