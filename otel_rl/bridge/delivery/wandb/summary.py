@@ -111,10 +111,10 @@ class RunSummary:
         self._journal = journal
         self._at_server: Mapping[str, object] = {}
         self._values: dict[str, _Value] = {}
-        self._step_keys: set[str] = set()
         self._worker_keys: set[str] = set()
-        # By key, axes included: (attempt, step) and value of the newest step.
-        self._newest: dict[str, tuple[_Place, float]] = {}
+        # By key, axes included: value of the newest step, and that step.
+        self._newest: dict[str, float] = {}
+        self._places: dict[str, _Place] = {}
         self._outdated: set[str] = set()  # keys of which W&B shows the value of an older step
         self._began_ns: int | None = None
         self._row = row  # rows below are included
@@ -135,10 +135,8 @@ class RunSummary:
     def learn(self, specs: Sequence[KeySpec]) -> None:
         for spec in specs:
             metric = names.METRICS.get(spec.name)
-            if spec.axis == "step" and spec.role:
-                self._step_keys.add(spec.key)
-                if spec.worker:
-                    self._worker_keys.add(spec.key)
+            if spec.worker:
+                self._worker_keys.add(spec.key)
             if metric is None:
                 continue
             kind = metric.summary_of(spec.statistic)
@@ -166,41 +164,50 @@ class RunSummary:
     def changed(self) -> dict[str, object]:
         """Return the values that W&B shows instead of last values, once W&B has the rows."""
         shown = {wandb_key(key): self._values[key].shown() for key in sorted(self._changed)}
-        shown |= {wandb_key(key): self._newest[key][1] for key in sorted(self._outdated)}
+        shown |= {wandb_key(key): self._newest[key] for key in sorted(self._outdated)}
         self._changed.clear()
         self._outdated.clear()
         return {key: value for key, value in shown.items() if value is not None}
 
     def _take(self, key: str, row: Row) -> None:
         of, value, place = self._values[key], row.values[key], (row.attempt, row.step)
-        last, known = of.last, self._newest.get(key)
-        # Without a newest step, a key of steps was not in the row that this one replaces.
-        is_counted = key not in self._step_keys if known is None else place <= known[0]
+        last, known = of.last, self._places.get(key)
+        # Without a newest step, the key was not in the row that this one replaces.
+        is_counted = known is not None and place <= known
         if row.replaces and of.kind == Summary.MEAN and is_counted:
             of.last = value
         else:
             of.take(value)
-        if row.replaces and known is not None and place < known[0]:
+        if row.replaces and known is not None and place < known:
             of.last = last
 
     def _note_newest(self, row: Row) -> None:
         place = row.attempt, row.step
-        of_row = {key: row.values[key] for key in row.values.keys() & self._step_keys}
-        of_row |= {STEP: row.step, attempt_axis(row.attempt): row.step, ATTEMPT: row.attempt}
+        axes = {STEP: row.step, attempt_axis(row.attempt): row.step, ATTEMPT: row.attempt}
         if row.policy_version is not None:
-            of_row[POLICY_VERSION] = row.policy_version
-        for key, value in of_row.items():
-            if place >= self._newest.get(key, (place, 0.0))[0]:
-                self._newest[key] = place, value
+            axes[POLICY_VERSION] = row.policy_version
+        if row.replaces:
+            self._note(row.values, place, replaces=True)
+        else:
+            self._newest.update(row.values)
+            self._places.update(dict.fromkeys(row.values, place))
+            self._outdated.difference_update(row.values)
+        self._note(axes, place, replaces=row.replaces)
+
+    def _note(self, values: Mapping[str, float], place: _Place, *, replaces: bool) -> None:
+        for key, value in values.items():
+            if place >= self._places.get(key, place):
+                self._newest[key], self._places[key] = value, place
                 self._outdated.discard(key)
-            elif row.replaces and key not in self._values:
+            elif replaces and key not in self._values:
                 self._outdated.add(key)
 
     def _read_axes(self) -> None:
         found = {key: _number(value) for key, value in self._at_server.items()
                  if key in {ATTEMPT, POLICY_VERSION} or key.partition("/")[0] == STEP}  # fmt: skip
         place = int(found.get(ATTEMPT) or 0), int(found.get(STEP) or 0)
-        self._newest = {key: (place, int(of)) for key, of in found.items() if of is not None}
+        self._newest = {key: int(of) for key, of in found.items() if of is not None}
+        self._places = dict.fromkeys(self._newest, place)
 
     def _read(self, row: int) -> bool:
         if self._file is None:
@@ -210,9 +217,9 @@ class RunSummary:
             if kept["journal"] != self._journal or kept["row"] < row:
                 return False
             self._values = {key: _Value(**value) for key, value in kept["values"].items()}
-            newest = {key: ((attempt, step), value)
-                      for key, (attempt, step, value) in kept["newest"].items()}  # fmt: skip
-            self._newest = newest
+            newest = kept["newest"].items()
+            self._newest = {key: value for key, (_, _, value) in newest}
+            self._places = {key: (attempt, step) for key, (attempt, step, _) in newest}
             self._row, self._began_ns = kept["row"], kept["began_ns"]
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return False
@@ -228,8 +235,8 @@ class RunSummary:
             "began_ns": self._began_ns,
             "values": {key: asdict(value) for key, value in self._values.items()},
             "newest": {
-                key: (*place, value)
-                for key, (place, value) in self._newest.items()
+                key: (*self._places[key], value)
+                for key, value in self._newest.items()
                 if key not in self._worker_keys
             },
         }
