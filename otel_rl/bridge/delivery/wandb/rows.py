@@ -30,6 +30,9 @@ STEP = "step"
 HOURS = "hours"
 """Key of the axis of charts over time: hours since the first row."""
 
+PREFIX = "otel_rl/"
+"""Begins all keys in a run that another process has begun."""
+
 ATTEMPT = "attempt"
 """Key of the attempt of a row."""
 
@@ -154,11 +157,15 @@ class KeyDisplay:
             self._specs[spec.key] = spec
             is_over_steps = self._has_steps or spec.axis == "step"
         self._run.define_metric(
-            key if key.startswith(self._prefix) else self._prefix + key,
+            prefixed(key, self._prefix),
             step_metric=self._prefix + (self._axis if is_over_steps else HOURS),
             step_sync=False,
             hidden=_is_hidden(spec) or None,
         )
+
+
+def prefixed(key: str, prefix: str) -> str:
+    return key if key.startswith(prefix) else prefix + key
 
 
 def _is_hidden(spec: KeySpec) -> bool:

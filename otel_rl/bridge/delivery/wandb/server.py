@@ -130,10 +130,15 @@ def _bucket(
     account: Account, run_id: str, operation: str, text: str, timeout_s: float
 ) -> dict[str, Any]:
     variables = {"project": account.project, "entity": account.entity or None, "name": run_id}
-    found = query(account, operation, text, variables, timeout_s=timeout_s)
-    for name in ("model", "bucket"):
-        found = found.get(name) if isinstance(found, dict) else None
+    found = dig(query(account, operation, text, variables, timeout_s=timeout_s), "model", "bucket")
     return found if isinstance(found, dict) else {}
+
+
+def dig(found: object, *names: str) -> object:
+    """Return a part of an answer; None if the answer has no such part."""
+    for name in names:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
 
 
 def config_entry(config: object, key: str) -> object:

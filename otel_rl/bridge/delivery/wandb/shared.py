@@ -27,9 +27,9 @@ from otel_rl.bridge.delivery.tracker import RunInfo, writer_file
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.growing_tables import GrowingTables
 from otel_rl.bridge.delivery.wandb.metadata import device_config, show_config
-from otel_rl.bridge.delivery.wandb.rows import KeyDisplay
+from otel_rl.bridge.delivery.wandb.rows import PREFIX, KeyDisplay, prefixed
 from otel_rl.bridge.delivery.wandb.sdk import Line, OpenedRun, quiet_settings, translated
-from otel_rl.bridge.delivery.wandb.server import Upload, config_entry, query
+from otel_rl.bridge.delivery.wandb.server import Upload, config_entry, dig, query
 from otel_rl.bridge.delivery.wandb.summary import RunSummary
 from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels
 from otel_rl.bridge.private_files import sync
@@ -39,7 +39,6 @@ from otel_rl.records import Description, Row
 if TYPE_CHECKING:
     import wandb
 
-_PREFIX = "otel_rl/"
 _LABEL = "otel_rl"  # W&B's label of one writer of a run
 _POLL_S = 1.0  # between two queries while a run is to begin, or its answers to settle
 _BEGIN_S = 20.0  # a run that has not begun by then is retried like a refused one
@@ -95,11 +94,11 @@ class JoinedRun:
 def look_up(account: Account) -> JoinedRun | None:
     """Query the run that the account joins; None if it does not exist. May raise as ``query``."""
     run = _run(account, "JoinedRun", _RUN_QUERY, {})
-    telemetry = _dig(config_entry(run.get("config"), "_wandb"), "t") if run else None
+    telemetry = dig(config_entry(run.get("config"), "_wandb"), "t") if run else None
     if run is None or telemetry is None:
         return None  # a run without telemetry was created by a sweep, and has not begun
-    features = _dig(telemetry, _FEATURES)
-    last_step = _dig(run.get("historyKeys"), "lastStep")
+    features = dig(telemetry, _FEATURES)
+    last_step = dig(run, "historyKeys", "lastStep")
     return JoinedRun(
         isinstance(features, list) and SHARED_MODE in features,
         int(last_step) if isinstance(last_step, int | float) else -1,
@@ -211,7 +210,7 @@ class SharedWandbTracker:
                 joined_run,
                 # For the hours: the summary in W&B is the owner's.
                 RunSummary(writer_file(run, "summary"), run.journal, row),
-                KeyDisplay(joined_run, attempt, _PREFIX, has_axes=self._settings.attempt_axes),
+                KeyDisplay(joined_run, attempt, PREFIX, has_axes=self._settings.attempt_axes),
                 ConsoleLines(None),
                 GrowingTables(self._log_table, writer_file(run, "samples"), row),
                 SystemPanels(joined_run) if self._settings.system_panels else None,
@@ -406,7 +405,7 @@ def _join(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run
 
 def _own(key: str) -> str:
     """Return the name of a key in a foreign run. W&B's own keys, which begin with "_", stay."""
-    return key if key.startswith(("_", _PREFIX)) else _PREFIX + key
+    return key if key.startswith("_") else prefixed(key, PREFIX)
 
 
 def _run(
@@ -417,10 +416,5 @@ def _run(
         "entity": account.entity or None,
         "name": account.attached_run,
     }
-    data = query(account, operation, text, {**of_run, **variables})
-    run = _dig(_dig(data, "project"), "run")
+    run = dig(query(account, operation, text, {**of_run, **variables}), "project", "run")
     return run if isinstance(run, dict) else None
-
-
-def _dig(found: object, name: str) -> object:
-    return found.get(name) if isinstance(found, dict) else None

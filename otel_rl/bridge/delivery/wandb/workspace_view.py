@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from otel_rl.bridge.delivery.wandb.account import Account, writer_environment
 from otel_rl.bridge.delivery.wandb.growing_tables import ALL_STEPS
-from otel_rl.bridge.delivery.wandb.rows import HOURS, STEP, wandb_key
-from otel_rl.bridge.delivery.wandb.server import query
+from otel_rl.bridge.delivery.wandb.rows import HOURS, PREFIX, STEP, prefixed, wandb_key
+from otel_rl.bridge.delivery.wandb.server import dig, query
 from otel_rl.bridge.private_files import make_private_directory, open_private
 from otel_rl.dashboard.arrange import Panel, Section, arrange
 from otel_rl.errors import TrackerError, TrackerRejected
@@ -225,13 +225,13 @@ def _workspace(
         WeavePanelSummaryTable,
     )
 
-    prefix = "otel_rl/" if account.attached_run else ""
+    prefix = PREFIX if account.attached_run else ""
 
     def plot(panel: Panel) -> LinePlot:
         return LinePlot(
             title=panel.title,
             x=prefix + (STEP if panel.axis == "step" else HOURS),
-            y=[_own(wandb_key(key), prefix) for key in panel.keys],
+            y=[prefixed(wandb_key(key), prefix) for key in panel.keys],
             plot_type="stacked-area" if panel.is_stacked else "line",
         )
 
@@ -248,7 +248,8 @@ def _workspace(
         ws.Section(
             name=_TABLES,
             panels=[
-                WeavePanelSummaryTable(table_name=_own(wandb_key(key), prefix)) for key in tables
+                WeavePanelSummaryTable(table_name=prefixed(wandb_key(key), prefix))
+                for key in tables
             ],
             is_open=True,
             layout_settings=ws.SectionLayoutSettings(columns=2, rows=1),
@@ -274,14 +275,9 @@ def _workspace(
     )
 
 
-def _own(key: str, prefix: str) -> str:
-    return key if key.startswith(prefix) else prefix + key
-
-
 def _default_entity(account: Account) -> str:
     found = query(account, "Viewer", _VIEWER, {}, timeout_s=_TIMEOUT_S)
-    viewer = found.get("viewer") if isinstance(found, dict) else None
-    entity = viewer.get("entity") if isinstance(viewer, dict) else None
+    entity = dig(found, "viewer", "entity")
     if not isinstance(entity, str) or not entity:
         raise TrackerRejected(
             "The API key has no default entity.", hint="Set WANDB_ENTITY to your team or user."
