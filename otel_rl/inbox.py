@@ -25,7 +25,7 @@ the disk: written requests survive the death of the process, but not that of the
 import fcntl
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
@@ -182,8 +182,20 @@ def make_inbox(run: Path) -> Path:
     Raises:
         OSError: The inbox cannot be made.
     """
-    inbox = run / INBOX
-    missing = [path for path in (inbox, *inbox.parents) if not path.exists()]
+    make_private_directory(run / INBOX)
+    return run / INBOX
+
+
+def make_private_directory(directory: Path) -> Sequence[Path]:
+    """Make a directory and its parents, for their owner alone. Existing ones keep their mode.
+
+    Returns:
+        The directories that were made, the deepest first.
+
+    Raises:
+        OSError: A directory cannot be made.
+    """
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
         if path.name == DATA_DIRECTORY:  # in a repository: what is below holds prompts and answers
@@ -192,7 +204,7 @@ def make_inbox(run: Path) -> Path:
                 ignored = os.open(path / ".gitignore", flags, _OWNER_ONLY)
                 os.write(ignored, b"*\n")
                 os.close(ignored)
-    return inbox
+    return missing
 
 
 def segments(inbox: Path) -> dict[str, list[Path]]:

@@ -20,7 +20,6 @@ from pydantic import (
 )
 
 from otel_rl.bridge.journal.places import JournalPlace
-from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
 from otel_rl.bridge.key_names import KeyNames
 from otel_rl.bridge.notifier import NotifySettings
 from otel_rl.bridge.receive.limits import ReceiveSettings
@@ -30,6 +29,7 @@ from otel_rl.bridge.rows.settings import RowSettings
 from otel_rl.bridge.setting_faults import faults_in_words
 from otel_rl.bridge.setting_variables import ENV_PREFIX, by_field, given_by_variables
 from otel_rl.errors import ConfigError, NoTeam
+from otel_rl.inbox import DATA_DIRECTORY
 from otel_rl.records import ExperimentKey
 from otel_rl.semconv.spec import Tier
 from otel_rl.setting_types import Address, Listen, Seconds, Section, Size

@@ -1,8 +1,7 @@
-"""Files and directories that only their owner can read, for prompts, settings and output."""
+"""Files that only their owner can read, for prompts, settings and output."""
 
 import os
 import stat
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -10,18 +9,6 @@ from otel_rl.errors import ConfigError
 
 UMASK: Final = 0o077
 """Umask of the bridge's processes, for all that a tracker's library creates in them."""
-
-
-def make_private_directory(directory: Path) -> Sequence[Path]:
-    """Make a directory and its parents. Existing ones keep their mode.
-
-    Returns:
-        The directories that were made, the deepest first.
-    """
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    for path in reversed(missing):
-        path.mkdir(mode=0o777 & ~UMASK, exist_ok=True)
-    return missing
 
 
 def open_private(path: str, flags: int) -> int:

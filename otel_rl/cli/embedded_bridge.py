@@ -11,7 +11,6 @@ from otel_rl.bridge.config import BridgeSettings, Readers
 from otel_rl.bridge.delivery.tracker import backend, nearly_full
 from otel_rl.bridge.delivery.wandb.account import is_disabled
 from otel_rl.bridge.journal.places import Beside, home_of
-from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
 from otel_rl.bridge.receive.tls import listens_on_loopback
 from otel_rl.bridge.receive.tokens import TeamSettings, TeamTracker, own_team
 from otel_rl.bridge.rows.messages import News
@@ -21,6 +20,7 @@ from otel_rl.cli.own_run import wandb_account
 from otel_rl.cli.run_names import RunNames
 from otel_rl.cli.standard_streams import is_json, say
 from otel_rl.errors import ConfigError, JournalLocked
+from otel_rl.inbox import DATA_DIRECTORY
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from otel_rl.setting_types import OFF

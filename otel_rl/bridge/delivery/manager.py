@@ -31,8 +31,8 @@ from otel_rl.bridge.delivery.session import (
 from otel_rl.bridge.delivery.tracker import TrackerKind, backend
 from otel_rl.bridge.delivery.writer import Writer, WriterInBridge, WriterProcess
 from otel_rl.bridge.delivery.writer_slots import WriterSlots
-from otel_rl.bridge.private_files import make_private_directory
 from otel_rl.errors import ConfigError, NoTeam
+from otel_rl.inbox import make_private_directory
 from otel_rl.records import Description, ExperimentKey, Row
 
 __all__ = ["Count", "DeliveryManager", "DeliverySettings", "RowSource", "RunState", "RunStatus"]
@@ -137,8 +137,6 @@ class DeliveryManager:
         with self._lock:
             self._stopping = True
         runs = self._all()
-        for _, openings in self._routes.values():
-            openings.slots.hurry()
         for run in runs:
             run.stop(exit_code)
         for run in runs:

@@ -38,8 +38,9 @@ from otel_rl.bridge.delivery.tracker import (
     check_settings,
     check_writable,
 )
-from otel_rl.bridge.private_files import make_private_directory, sync
+from otel_rl.bridge.private_files import sync
 from otel_rl.errors import ConfigError, MissingExtra, TrackerUnavailable
+from otel_rl.inbox import make_private_directory
 from otel_rl.records import CONSOLE, Description, Row, Table, Value
 from otel_rl.redaction import printable
 

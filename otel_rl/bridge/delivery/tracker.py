@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from otel_rl.bridge.private_files import make_private_directory, open_private
+from otel_rl.bridge.private_files import open_private
 from otel_rl.errors import ConfigError, TrackerUnavailable
+from otel_rl.inbox import make_private_directory
 from otel_rl.records import Description, ExperimentKey, Row
 from otel_rl.redaction import is_secret_name, redacted
 

@@ -113,12 +113,6 @@ class WriterSlots(Generic[_HolderT]):
                 self._holders.pop(holder, None)
                 self._grant()
 
-    def hurry(self) -> None:
-        """Let one more writer start at a time, because the bridge stops and its core is free."""
-        with self._lock:
-            self._starting += 1
-            self._grant()
-
     def started(self, holder: _HolderT) -> None:
         """Report that the holder's writer is up, so that the next writer may start."""
         with self._lock:

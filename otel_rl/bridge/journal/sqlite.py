@@ -27,7 +27,7 @@ from typing import Any, Final, TextIO, TypeVar
 
 from otel_rl.bridge.journal.interface import Connection, Presence
 from otel_rl.bridge.journal.schema import Dialect, identity_of
-from otel_rl.bridge.private_files import make_private_directory, open_private, sync
+from otel_rl.bridge.private_files import sync
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,
@@ -36,20 +36,7 @@ from otel_rl.errors import (
     JournalGone,
     JournalLocked,
 )
-from otel_rl.inbox import DATA_DIRECTORY
-
-__all__ = [
-    "DATA_DIRECTORY",
-    "JOURNAL_FILE",
-    "LOCK_FILE",
-    "PAGE_BYTES",
-    "LockFile",
-    "OpenFiles",
-    "SqliteJournal",
-    "is_in_use",
-    "make_directory",
-    "open_database",
-]
+from otel_rl.inbox import make_private_directory
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +65,8 @@ class SqliteJournal:
     def __init__(self, directory: Path, *, max_bytes: int = 10 << 30) -> None:
         self._max_bytes = max_bytes
         try:
-            make_directory(directory)
+            for path in make_private_directory(directory):
+                sync(path.parent)
             self._lock_file = LockFile(directory / LOCK_FILE)
         except OSError as exc:
             raise ConfigError(
@@ -413,17 +401,6 @@ def _keep_to_owner(directory: Path) -> None:
             pass
         except PermissionError:
             _log.warning("%s belongs to another user, who decides who may read it.", path)
-
-
-def make_directory(directory: Path) -> None:
-    """Create the directory and its parents so that they survive power loss."""
-    for path in make_private_directory(directory):
-        if path.name == DATA_DIRECTORY:  # in a repository: the journals hold prompts and answers
-            with open(  # a Path has no opener
-                path / ".gitignore", "w", encoding="utf-8", opener=open_private
-            ) as ignored:
-                ignored.write("*\n")
-        sync(path.parent)
 
 
 class OpenFiles:

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import RunOverview
-from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
 from otel_rl.cli.ending.report import own_command
 from otel_rl.cli.find_run import Runs, add_run, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
@@ -21,6 +20,7 @@ from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, figures, wo
 from otel_rl.cli.terminal import Line, Screen, is_live, keep_on_screen
 from otel_rl.errors import JournalError
 from otel_rl.goodput import as_json
+from otel_rl.inbox import DATA_DIRECTORY
 from otel_rl.redaction import printable, redacted
 from otel_rl.view.found import Found
 

@@ -27,9 +27,10 @@ from otel_rl.bridge.delivery.wandb.account import Account, writer_environment
 from otel_rl.bridge.delivery.wandb.growing_tables import ALL_STEPS
 from otel_rl.bridge.delivery.wandb.rows import HOURS, PREFIX, STEP, prefixed, wandb_key
 from otel_rl.bridge.delivery.wandb.server import dig, query
-from otel_rl.bridge.private_files import make_private_directory, open_private
+from otel_rl.bridge.private_files import open_private
 from otel_rl.dashboard.arrange import Panel, Section, arrange
 from otel_rl.errors import TrackerError, TrackerRejected
+from otel_rl.inbox import make_private_directory
 from otel_rl.records import CONSOLE, KeySpec
 
 if TYPE_CHECKING:
