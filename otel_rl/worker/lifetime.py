@@ -45,8 +45,7 @@ from otel_rl.worker.settings import (
 )
 from otel_rl.worker.system.host import HostRecorder
 from otel_rl.worker.system.sampler import GpuSampler
-from otel_rl.worker.tracing.sampler import StepSampler
-from otel_rl.worker.tracing.spans import CountedSpans, made_tracer_provider
+from otel_rl.worker.tracing import CountedSpans, StepSampler, made_tracer_provider
 
 UNREACHED_EXIT_TIMEOUT_S: Final = 0.5
 """``exit_timeout_s`` of an endpoint that never listened: enough for a few attempts."""

@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from otel_rl.bridge.rows.messages import SAMPLED
 from otel_rl.run_id import run_id
 from otel_rl.semconv.spec import BLOCK_STEPS
-from otel_rl.worker.tracing.sampler import StepSampler
+from otel_rl.worker.tracing import StepSampler
 from tests.faults.keeper import wait_for
 from tests.lab.running import CONFIGURATIONS, Bridge, Collector
 from tests.lab.site import BRIDGE, gateway_of

@@ -106,7 +106,7 @@ class MissingSpans(Stored):
         lacking = self._lacking(role, spanned)
         first, last = min(spanned), max(spanned)
         blocks, every = {step // BLOCK_STEPS for step in spanned}, _interval(sorted(spanned))
-        # Workers keep or drop whole blocks, see ``otel_rl/worker/tracing/sampler.py``.
+        # Workers keep or drop whole blocks, see ``otel_rl/worker/tracing.py``.
         missing = {
             step
             for step in set(reported).difference(spanned, waiting)

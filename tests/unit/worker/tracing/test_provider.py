@@ -12,8 +12,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import StatusCode
 
 from otel_rl.worker.otlp.requests import Request
-from otel_rl.worker.tracing.sampler import StepSampler
-from otel_rl.worker.tracing.spans import CountedSpans, made_tracer_provider
+from otel_rl.worker.tracing import CountedSpans, StepSampler, made_tracer_provider
 
 RESOURCE = Resource({"service.name": "r"})
 

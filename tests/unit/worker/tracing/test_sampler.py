@@ -21,8 +21,7 @@ from otel_rl.semconv.spec import BLOCK_STEPS
 from otel_rl.worker import served_policy
 from otel_rl.worker.api import lineage
 from otel_rl.worker.settings import read_settings
-from otel_rl.worker.tracing.sampler import StepSampler
-from otel_rl.worker.tracing.spans import CountedSpans, made_tracer_provider
+from otel_rl.worker.tracing import CountedSpans, StepSampler, made_tracer_provider
 from tests.support.otlp_sink import Sink
 
 steps = st.integers(0, 10**9)

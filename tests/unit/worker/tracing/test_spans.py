@@ -17,7 +17,7 @@ from otel_rl.worker.export.sender import Sender, Source, open_transports
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import Request
 from otel_rl.worker.settings import read_settings
-from otel_rl.worker.tracing.spans import CountedSpans, made_tracer_provider, span_requests
+from otel_rl.worker.tracing import CountedSpans, made_tracer_provider, span_requests
 from tests.support.otlp_sink import OK, Sink, serve
 
 LONG_S = 3600.0

@@ -1,1 +1,0 @@
-"""Tracer provider of a worker: samples whole steps and buffers ended spans."""
