@@ -6,7 +6,8 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,16 +57,16 @@ def test_every_page_is_in_the_wheel() -> None:
     assert included == {page: f"otel_rl/{page}" for page in pages}
 
 
-def messages(path: Path) -> Iterator[str]:
+@cache
+def messages(path: Path) -> Sequence[str]:
     """The texts of a file that a user may see: docstrings are for who reads the code."""
+    text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
-        yield path.read_text(encoding="utf-8")
-        return
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and id(node) not in documentation:
-            yield str(node.value)
+        return [text]
+    nodes = [*ast.walk(ast.parse(text))]
+    documentation = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    constants = (node for node in nodes if isinstance(node, ast.Constant))
+    return [str(node.value) for node in constants if id(node) not in documentation]
 
 
 def test_messages_name_documentation_that_is_installed() -> None:

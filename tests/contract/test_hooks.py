@@ -53,7 +53,7 @@ class Module:
             node.attr
             for node in self.nodes
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-            if ast.unparse(node.value) in ("self", "cls")
+            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
         }
         for node in self.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
