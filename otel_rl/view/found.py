@@ -125,9 +125,10 @@ def matching(name: str | None, keys: Iterable[ExperimentKey]) -> Sequence[Experi
     if name is None:
         return keys
     whole = [key for key in keys if name == str(key)]
-    if len(whole) > 1:
+    if len(several := dict.fromkeys(whole)) > 1:  # of one run, several journals may know
         ids = " or ".join(
-            f"{run_id(*key)} (experiment {key.experiment!r}, trial {key.trial!r})" for key in whole
+            f"{run_id(*key)} (experiment {key.experiment!r}, trial {key.trial!r})"
+            for key in several
         )
         raise ConfigError(f"{name!r} matches several runs.", hint=f"Name one by its id: {ids}.")
     return whole or [key for key in keys if name in {key.experiment, key.trial, run_id(*key)}]

@@ -64,3 +64,10 @@ def test_a_run_whose_journal_has_gone_is_found_in_another(tmp_path: Path) -> Non
         shutil.rmtree(tmp_path / name)
     assert changed == [2, 1]
     assert place.run(run) is None
+
+
+def test_a_run_that_two_journals_have_is_one_run_by_its_name(tmp_path: Path) -> None:
+    for name, now in (("old", 1), ("new", 2)):
+        write_run(tmp_path / name, LookedAt(steps=2), now_ns=now)
+    place = Journals(JournalPlace(tmp_path, None, 1 << 30))
+    assert place.named("grpo/1").run.changed_ns == 2
