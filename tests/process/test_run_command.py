@@ -573,27 +573,6 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path, redirection: str) -> No
 
 
 @pytest.mark.slow
-def test_a_second_run_of_the_same_trial_goes_on_in_the_same_tracker_run(tmp_path: Path) -> None:
-    path = script(
-        tmp_path,
-        """
-        import sys
-        import otel_rl
-
-        otel_rl.init(role="trainer")
-        for step in range(int(sys.argv[1]), int(sys.argv[1]) + 5):
-            otel_rl.log({"loss": float(step)}, step=step)
-        """,
-    )
-    for first in ("0", "5"):
-        words = ("run", "--experiment", "e", "--tracker", "jsonl", "--", PYTHON, path, first)
-        done = otel_rl(*words, cwd=tmp_path)
-        assert done.status == 0, done.err
-    values = [row.values for row in jsonl_rows(tmp_path, "e")]
-    assert [one["trainer/loss"] for one in values if "trainer/loss" in one] == list(range(10))
-
-
-@pytest.mark.slow
 def test_a_job_that_is_started_again_from_a_checkpoint_is_one_run_with_two_attempts(
     tmp_path: Path,
 ) -> None:
