@@ -31,7 +31,7 @@ from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode
-from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.otlp.decode import decode_parts
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validate import validate
 from otel_rl.bridge.rows.run import Run
@@ -144,9 +144,10 @@ def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
                 with watch("validate"):
                     validate(Signal.METRICS, payload, limits, now_ns)
                 with watch("decode"):
-                    found = decode(Batch(KEY, Signal.METRICS, payload, now_ns))
+                    parts = [*decode_parts(Batch(KEY, Signal.METRICS, payload, now_ns))]
                 with watch("align"):
-                    aligner.add(found, received_ns=now_ns)
+                    for part in parts:
+                        aligner.add(part, received_ns=now_ns)
             with watch("align"):
                 rows = aligner.close(now_ns)
             with watch("commit"):

@@ -9,13 +9,13 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.otlp_json import parse_json
 from otel_rl.bridge.receive.signal_specs import ExportRequest
 from otel_rl.bridge.receive.validate import validate
 from otel_rl.records import Signal
 from tests.dialects.record import as_otlp
+from tests.support.doors import decode
 from tests.support.otlp_requests import (
     event,
     gauge,

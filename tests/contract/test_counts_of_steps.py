@@ -20,11 +20,10 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
 
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
-from tests.support.doors import Program, Request, stock_requests
+from tests.support.doors import Program, Request, decode, stock_requests
 from tests.support.kept import revived
 
 S: Final = 1_000_000_000

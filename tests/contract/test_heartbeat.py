@@ -6,13 +6,12 @@ from time import time_ns
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.resources import Resource
 
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validate import validate
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, Decoded, Signal
-from tests.support.doors import Program
+from tests.support.doors import Program, decode
 
 S = 1_000_000_000
 

@@ -17,7 +17,6 @@ from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.bridge.diagnosis.histories import MemoryBound
 from otel_rl.bridge.key_names import KeyNames
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.messages import Finding
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.stages import diagnosis_process
@@ -29,6 +28,7 @@ from otel_rl.semconv.spec import Tier
 from otel_rl.view.pages import Pages
 from otel_rl.view.questions import Question
 from tests.contract.test_stock_sdk_numbers import T0, S, StockWorker
+from tests.support.doors import decode
 from tests.support.kept import revived
 from tests.support.otlp_requests import Attributes, gauge, key_values, metrics_request, point
 from tests.support.view_runs import GRPO, KEYS, LookedAt, write_run

@@ -38,11 +38,11 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource as SdkResource
 
 from otel_rl.bridge.journal.log import Appended as DedupLog
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.messages import DROPPED, FOLDED, OVERFLOWED, SHARED
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
+from tests.support.doors import decode
 from tests.support.kept import revived
 
 KEY = ExperimentKey("exp")

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.otlp_json import parse_json
 from otel_rl.bridge.receive.validate import validate
@@ -11,6 +10,7 @@ from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Row, Signal, SpanRecord
 from tests.dialects.replay import requests
+from tests.support.doors import decode
 
 NOW_NS = 1_800_000_000_000_000_000
 

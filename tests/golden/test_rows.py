@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.otlp_json import parse_json
 from otel_rl.bridge.receive.validate import validate
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.signals import Signal
+from tests.support.doors import decode
 
 HERE = Path(__file__).parent
 S = 1_000_000_000

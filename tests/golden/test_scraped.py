@@ -17,7 +17,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     NumberDataPoint,
 )
 
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import (
@@ -31,6 +30,7 @@ from otel_rl.records import (
 )
 from otel_rl.semconv.names import METRICS
 from otel_rl.semconv.spec import Reduction
+from tests.support.doors import decode
 from tests.support.otlp_requests import key_values, metrics_request
 
 HERE = Path(__file__).parent

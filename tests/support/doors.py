@@ -6,6 +6,7 @@ module of a room. When a room is rebuilt, this file changes, and the bodies of t
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import time_ns
 
 from opentelemetry.context import attach, detach, get_current
@@ -15,13 +16,15 @@ from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.util.types import Attributes
 
+from otel_rl.bridge.otlp.decode import decode_parts
+from otel_rl.records import Batch, Decoded, Signal
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.otlp.requests import Request
 from otel_rl.worker.step_context import StepScope, in_step
 
-__all__ = ["Program", "Request", "stock_requests"]
+__all__ = ["Program", "Request", "decode", "stock_requests"]
 
 
 class _Block:
@@ -78,3 +81,9 @@ def stock_requests(data: MetricsData | None) -> Sequence[Request]:
     if data is None:
         return []
     return [Request(encode_metrics(data).SerializeToString(), measurements=0)]
+
+
+def decode(batch: Batch) -> Decoded:
+    """Return all of a stored batch as the row stage gets it, in one part."""
+    *_, found = decode_parts(batch, most=1 << 62)
+    return replace(found, points=[*found.points]) if batch.signal is Signal.METRICS else found

@@ -6,37 +6,24 @@ other sender is the times of its points.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from otel_rl.bridge.otlp.columns import (
     ResourceReading,
     decoded_parts,
     read_resources,
 )
-from otel_rl.bridge.otlp.events import decode_events, event_parts
-from otel_rl.bridge.otlp.spans import decode_spans, span_parts
+from otel_rl.bridge.otlp.events import event_parts
+from otel_rl.bridge.otlp.spans import span_parts
 from otel_rl.records import PART, Batch, Decoded, Signal
-
-
-def decode(batch: Batch) -> Decoded:
-    """Decode ``batch`` in the order of the request, except for gauges: see ``ResourceReading``.
-
-    Points without an event time get the batch's ``received_ns``.
-    """
-    if batch.signal is Signal.LOGS:
-        return decode_events(batch)
-    if batch.signal is Signal.TRACES:
-        return decode_spans(batch)
-    parts = [*decoded_parts(_resources(batch))]
-    return replace(parts[-1], points=[point for part in parts for point in part.points])
 
 
 def decode_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
     """Decode in parts of about ``most`` points each, however large the batch is.
 
-    The parts are the same at every call. Facts about the whole batch, such as the progress of its
-    workers, are in the last one. Spans are in the order of their ends, so that a nested span
-    precedes its parent also across parts; the parts before the spans are empty, and only take time.
+    Points without an event time get the batch's ``received_ns``. The parts are the same at every
+    call. Facts about the whole batch, such as the progress of its workers, are in the last one.
+    Spans are in the order of their ends, so that a nested span precedes its parent also across
+    parts; the parts before the spans are empty, and only take time.
     """
     match batch.signal:
         case Signal.LOGS:

@@ -4,7 +4,6 @@ Other log records were removed on receipt. Events, attributes and bodies follow 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from hashlib import blake2b
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -41,16 +40,11 @@ _MAX_TYPE_CHARS = 256
 _MAX_MESSAGE_CHARS = 1_024
 
 
-def decode_events(batch: Batch) -> Decoded:
-    """Decode the events of ``batch``, in the order of the request.
+def event_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
+    """Decode the events of ``batch``, in the order of the request, in parts of about ``most``.
 
     Events without a time get the batch's ``received_ns``.
     """
-    *parts, last = event_parts(batch)
-    return replace(last, samples=[one for part in (*parts, last) for one in part.samples])
-
-
-def event_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
     announcements: list[Announcement] = []
     departures: list[Departure] = []
     samples: list[TextSample] = []

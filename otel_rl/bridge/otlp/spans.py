@@ -39,13 +39,8 @@ _TRACE_ID_BYTES: Final = 16
 _SPAN_ID_BYTES: Final = 8
 
 
-def decode_spans(batch: Batch) -> Decoded:
-    """Decode the spans of ``batch`` in the order of the request, with their senders' leases."""
-    *_, found = _decoded(batch, PART)
-    return Decoded(found.steps, [*found.exports.values()], spans=found.spans, sampled=found.sampled)
-
-
 def span_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
+    """Decode the spans of ``batch`` in the order of their ends, with their senders' leases."""
     decoded = _decoded(batch, most)
     found = next(decoded)
     for _ in decoded:

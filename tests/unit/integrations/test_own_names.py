@@ -8,10 +8,10 @@ import pytest
 import otel_rl
 from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.key_names import KeyNames
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.run import Run
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.semconv.spec import Tier
+from tests.support.doors import decode
 from tests.support.otlp_sink import Sink
 
 Adapter = Callable[[str], ModuleType]

@@ -27,12 +27,12 @@ from otel_rl.bridge.journal.state import (
     encode_row,
     refusing,
 )
-from otel_rl.bridge.otlp import decode as otlp
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.stored_run import StoredRun
 from otel_rl.records import Row
 from tests.journals.small_run import HALF, LIVE, RANKS, Life, S, start_ns, step
+from tests.support.doors import decode as decode_batch
 from tests.support.kept import to_bytes
 
 MUTATIONS = 1_500
@@ -86,7 +86,7 @@ def test_a_state_with_wrong_bytes_is_refused_or_one_to_go_on_from(
 ) -> None:
     """None comes to a failure in a later round, which would be tried again for ever."""
     chance, now_ns = random.Random(0), start_ns(LIVE) + HALF * S  # not for secrets
-    batches = [otlp.decode(step(LIVE, rank, HALF)[0]) for rank in range(RANKS)]
+    batches = [decode_batch(step(LIVE, rank, HALF)[0]) for rank in range(RANKS)]
     refused = 0
     for _ in range(MUTATIONS):
         try:

@@ -26,7 +26,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.records import (
     Batch,
     Decoded,
@@ -40,6 +39,7 @@ from otel_rl.records import (
     Temporality,
 )
 from otel_rl.semconv.spec import Instrument, Reduction
+from tests.support.doors import decode
 
 KEY = ExperimentKey("exp")
 RECEIVED_NS = 99

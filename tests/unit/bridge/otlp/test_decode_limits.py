@@ -5,7 +5,6 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.series.cumulative import CounterStream
 from otel_rl.records import (
     Batch,
@@ -20,6 +19,7 @@ from otel_rl.records import (
     Worker,
 )
 from otel_rl.semconv.spec import Instrument
+from tests.support.doors import decode
 from tests.support.otlp_requests import key_values
 
 OURS = {"telemetry.distro.name": "otel_rl"}

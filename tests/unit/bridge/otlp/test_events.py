@@ -3,7 +3,6 @@
 import pytest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.records import (
     Announcement,
     Batch,
@@ -17,6 +16,7 @@ from otel_rl.records import (
     Value,
     Worker,
 )
+from tests.support.doors import decode
 from tests.support.otlp_requests import Attributes, any_value, event, logs_request
 
 RECEIVED_NS = 99

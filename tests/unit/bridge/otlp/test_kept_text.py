@@ -9,13 +9,13 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.otlp import identities
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.otlp.exemplars import read_exemplars
 from otel_rl.bridge.otlp.identities import identified
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validate import validate
 from otel_rl.errors import OtelRLError
 from otel_rl.records import Batch, ExperimentKey, Signal
+from tests.support.doors import decode
 from tests.support.otlp_requests import delimited, gauge, key_values, metrics_request, trace_request
 
 NOW_NS = 1_800_000_000_000_000_000

@@ -10,12 +10,12 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from otel_rl.bridge.otlp import identities
 from otel_rl.bridge.otlp.columns import decoded_parts, read_resources
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validate import validate
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import PART, Signal
+from tests.support.doors import decode
 from tests.support.otlp_requests import key_values
 
 NOW_NS = time.time_ns()

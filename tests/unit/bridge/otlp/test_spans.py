@@ -4,7 +4,6 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.records import (
     Batch,
     Decoded,
@@ -15,6 +14,7 @@ from otel_rl.records import (
     SpanRecord,
     Worker,
 )
+from tests.support.doors import decode
 from tests.support.otlp_requests import Attributes, key_values
 
 TRACE, OTHER_TRACE = bytes(range(16)), bytes(range(16, 32))
