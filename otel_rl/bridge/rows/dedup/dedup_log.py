@@ -87,14 +87,6 @@ class DedupMemory:
         self.took_times([number], [time_ns], [marked])
         return True
 
-    def take_change(self, number: int, place: tuple[int, int, int], value: float) -> bool:
-        """Record the value of a stream at a step. Returns whether it is new."""
-        if not self._seen[number].known_changes().take(*place, value):
-            return False
-        step, start_ns, time_ns = place
-        self.took_changes([number], [step], [start_ns], [time_ns], [value])
-        return True
-
     def took_times(self, *columns: Sequence[int]) -> None:
         """Log single points of several streams, as columns: stream numbers, times and steps."""
         for column, values in zip(self._fresh, columns, strict=True):
