@@ -15,7 +15,11 @@ from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_whole_step, timed_part
 from otel_rl.diagnose.stats.pooled import usual_time
-from otel_rl.diagnose.thresholds import CLEARLY, SIDE
+from otel_rl.diagnose.thresholds import (
+    CLEARLY,
+    GOOD_PART,
+    SIDE,
+)
 from otel_rl.semconv.names import (
     PHASES,
     RlGoodputPartValues,
@@ -246,7 +250,7 @@ def _is_rest(history: RunHistory, place: PhaseKey) -> bool:
     own_s = max([usual_time(history, place), *map(_newest, own.values())])
     parts = [other for other in history.spans if other.role == place.role and other != place]
     parts_s = sum(usual_time(history, other) for other in parts)
-    if own_s < _REST * parts_s:
+    if own_s < GOOD_PART * parts_s:
         return True
     return own_s < 2 * parts_s and _is_beyond_a_step(history, own_s + parts_s)
 
@@ -260,9 +264,6 @@ def _is_beyond_a_step(history: RunHistory, seconds: float) -> bool:
 def _newest(track: Track) -> float:
     """Return the level at which a series ends, because work without a phase may have been added."""
     return median(track.values[-max(SIDE, len(track.values) // 4) :]) if track.values else 0.0
-
-
-_REST: Final = 0.2  # of the parts of a step
 
 
 def waits_for_samples(place: PhaseKey) -> bool:

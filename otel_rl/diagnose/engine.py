@@ -16,7 +16,6 @@ from otel_rl.diagnose.detectors import (
     learning,
     old_samples,
     outcomes,
-    passing,
     processes,
     rare_phases,
     recurring,
@@ -54,10 +53,12 @@ from otel_rl.diagnose.step_times import step_time, told_step_time
 from otel_rl.diagnose.thresholds import (
     A_FEW,
     FEWEST_STEPS,
+    GOOD_PART,
     HALF,
     IN_ORDER_OF_MANY,
     IN_ORDER_OF_STEPS,
     LONGER,
+    MANY,
     NEARLY_ALL,
     SLACK,
 )
@@ -93,7 +94,7 @@ DETECTORS: Sequence[Callable[[RunHistory], Iterable[Cause]]] = (
     stage_imbalance,
     recurring.recurring,
     recurring.recurring_of_all,
-    passing.passing_slowdowns,
+    recurring.passing_slowdowns,
     rare_phases.rare_phases,
     slow_tools,
     flaky_calls,
@@ -106,9 +107,7 @@ DETECTORS: Sequence[Callable[[RunHistory], Iterable[Cause]]] = (
 )
 """All detectors, in the order in which their causes are listed before they are ranked."""
 
-_MIN_PART: Final = 0.2  # part of a step that a slowdown must take to explain it
 _SHORTER: Final = (0.85, 0.7, 0.55, 0.4)  # ends of the parts that are searched for past causes
-_FEWEST_OF_PART: Final = 20  # steps
 _FAILURES: Final = 8  # that are listed
 
 
@@ -244,7 +243,7 @@ def _passed(history: RunHistory) -> list[Cause]:
     for share in _SHORTER:
         last = history.first + int(share * (history.last - history.first))
         longer = level(step_time(history.steps_between(history.first, last)))
-        if last - history.first < _FEWEST_OF_PART or longer is None or not _is_longer(longer):
+        if last - history.first < MANY or longer is None or not _is_longer(longer):
             continue
         over = level(step_time(history.steps_between(longer.step, history.last)))
         if over is None or not over.is_fall(ratio=0.7):
@@ -391,7 +390,7 @@ def _of_few(history: RunHistory, first: int, last: int) -> Iterator[Cause]:
     for place in sorted({place for step in asked for place in _by_place(step)}):
         now = median(_by_place(step).get(place, 0.0) for step in asked)
         before = median(_by_place(step).get(place, 0.0) for step in usual)
-        if now - before < _MIN_PART * whole or place.phase == IDLE:
+        if now - before < GOOD_PART * whole or place.phase == IDLE:
             continue
         worker = _who_took_most(asked, place)
         yield Cause(

@@ -35,7 +35,6 @@ from otel_rl.diagnose.thresholds import (
 )
 
 _LONGER_WAIT, _WAIT_NOISE = 2.5, 2.5  # times before, and its noise: waits vary more than work
-_WAIT_JUMP = 0.3  # part of it that comes at once
 _RUNS_DRY = 2  # times the age of samples in versions: steps that a buffer lasts
 
 
@@ -125,9 +124,7 @@ def _sides(steps: Sequence[int], values: Sequence[float], since: int) -> tuple[f
 
 def _is_longer_wait(change: LevelChange, usual_s: float) -> bool:
     clear = change.is_rise(ratio=_LONGER_WAIT, order=IN_ORDER_OF_STEPS, size=_WAIT_NOISE)
-    return (
-        clear and change.jump > _WAIT_JUMP and change.after - change.before >= GOOD_PART * usual_s
-    )
+    return clear and change.jump > GOOD_PART and change.after - change.before >= GOOD_PART * usual_s
 
 
 def _idle_others(history: RunHistory, role: str) -> Iterator[Evidence]:

@@ -20,16 +20,22 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.levels import level, settled
 from otel_rl.diagnose.step_times import step_time
-from otel_rl.diagnose.thresholds import A_FEW, ALIKE, FEWEST_SINCE, HALF, SEVERAL, SMALL_PART
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    ALIKE,
+    FEWEST_SINCE,
+    HALF,
+    MANY,
+    SEVERAL,
+    SMALL_PART,
+)
 
 # Calls of something else, whose time does not grow with the answers of the policy.
 _CALLED: Final = frozenset({Work.ENVIRONMENT, Work.REWARD, Work.DATA})
-_BEFORE: Final = 15  # steps without trouble
 _FAR: Final = (9.0, 3.0)  # times the usual report of the worker
 _OFTEN: Final = 6.0  # times as often as before
 _PROOF: Final = 12.0  # logarithm of how much likelier two rates are than one
 _PROOF_IF_FELT: Final = 8.0  # the same while steps take longer, too
-_OF_ONE: Final = 0.6  # of the far reports: more are a fault of the worker
 
 
 class _Report(NamedTuple):
@@ -118,7 +124,7 @@ def _flaky(
     for least in _FAR:
         reports = [one for one in far if one.times >= least and one.step >= begun]
         of_step = Counter(one.step for one in reports)
-        since = _more_since(steps, number, of_step, begun + _BEFORE, proof)
+        since = _more_since(steps, number, of_step, begun + MANY, proof)
         if since is not None:
             some = [one for one in reports if one.step >= since]
             return _Flaky(since, some, sum(of for step, of in number.items() if step >= since))
@@ -170,7 +176,7 @@ def _log_chance(k: int, n: int) -> float:
 
 def _is_of_one(far: Sequence[_Report], workers: int) -> bool:
     ((_, most),) = Counter(one.worker for one in far).most_common(1)
-    return workers > 1 and most > _OF_ONE * len(far)
+    return workers > 1 and most > HALF * len(far)
 
 
 def _cause(

@@ -18,6 +18,7 @@ from otel_rl.diagnose.step_times import step_time, usual_step_s
 from otel_rl.diagnose.thresholds import (
     BARELY,
     FELT,
+    GOOD_PART,
     HALF,
     IN_ORDER_OF_MANY,
     LARGE_PART,
@@ -50,7 +51,7 @@ _MEASURES: Final = (
     _Measure(
         re.compile(r"^host/(?P<host>[^/]+)/cpu/utilization/steal$"),
         "of the CPU time goes to other virtual machines",
-        *(0.08, 2.0, 2.0),
+        *(LARGE_PART, 2.0, 2.0),
     ),
     _Measure(
         re.compile(r"^host/(?P<host>[^/]+)/pressure/cpu$"),
@@ -65,7 +66,7 @@ _MEASURES: Final = (
     _Measure(
         re.compile(r"^host/(?P<host>[^/]+)/pressure/io$"),
         "of the time work waits for disks",
-        *(0.3, 2.0, 2.0),
+        *(GOOD_PART, 2.0, 2.0),
     ),
     _Measure(
         re.compile(r"^host/(?P<host>[^/]+)/memory/utilization/used$"),

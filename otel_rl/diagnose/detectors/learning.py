@@ -39,10 +39,6 @@ _OLDEST, _MOST_MIXED = 2.0, FEWEST_SINCE
 
 _LOWER, _HIGHER = 0.4, 3.0  # times the entropy or KL before
 
-_FALL = 0.3  # part of the best reward
-
-_FINITE_AGAIN = 20  # steps after the last value that was not a number
-
 
 # A scorer that is a part of the reward is wrong together with it.
 _PART_OF_REWARD = re.compile(r"(^|[/_])rewards?/(?!(true|gold|ground_?truth)(/|_|$))")
@@ -96,7 +92,7 @@ def _finite_again(history: RunHistory, found: Sequence[tuple[int, str, str]]) ->
     for _, key, worker in found:
         rows, own = history.rows.get(key, Track()), history.workers[key].get(worker, Track())
         later = max(sum(step > last for step in track.steps) for track in (rows, own))
-        if later < _FINITE_AGAIN:
+        if later < MANY:
             return None
     return last
 
@@ -399,7 +395,7 @@ def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:
 
 def lasting_fall(track: Track) -> LevelChange | None:
     """Return the change of a score that ends clearly below its best level."""
-    fall = find_fall(track.values, part=_FALL) if len(track.values) >= MANY else None
+    fall = find_fall(track.values, part=GOOD_PART) if len(track.values) >= MANY else None
     if fall is None:
         return None
     best = fall.place

@@ -6,7 +6,7 @@ from math import inf
 from statistics import median
 
 from otel_rl.diagnose.classify import Subject, only_waits, tracks_about, waits_for_samples
-from otel_rl.diagnose.detectors.workload import change_steps, follows_a_change
+from otel_rl.diagnose.detectors.workload import follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, begun, level, smoothed
@@ -18,16 +18,16 @@ from otel_rl.diagnose.thresholds import (
     GOOD_PART,
     HALF,
     LEAST_PART,
+    MUCH_LONGER,
     NOISE_OF_COUNTS,
     OFTEN,
     SEVERAL,
 )
 
-_TIMES_OLDER, _OLDER = 1.8, 1.5  # times, and versions
+_OLDER = 1.5  # versions
 _FILLED = 2  # times the age of its samples: steps until a buffer is full for the first time
 _LITTLE_OLDER = 2.5  # versions
 _GROWN = 2  # of the later samples, in versions
-_SELDOM = 0.2  # of the steps
 
 
 def staleness(history: RunHistory) -> Iterator[Cause]:
@@ -35,7 +35,7 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
     for key, worker, raw in tracks_about(history, Subject.STALENESS):
         track = _over_pushes(raw.finite())
         change = level(track)
-        if change is None or not change.is_rise(ratio=_TIMES_OLDER, size=NOISE_OF_COUNTS):
+        if change is None or not change.is_rise(ratio=MUCH_LONGER, size=NOISE_OF_COUNTS):
             continue
         if change.after - change.before < _OLDER:
             continue
@@ -49,8 +49,6 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
         if _steps_at_level(history, track, change) < fills:
             continue
         if follows_a_change(history, change.step, within=fills):
-            continue
-        if _is_of_a_change(history, change):
             continue
         if change.jump < OFTEN and not was_full and not _grows_faster(track):
             continue  # a buffer that fills up from the beginning on
@@ -101,16 +99,7 @@ def _was_full(history: RunHistory, track: Track, change: LevelChange) -> bool:
         if waits_for_samples(place) and only_waits(history, place)
         for of in tracks.values()
     ]
-    return bool(waited) and max(waited) <= _SELDOM * (change.step - history.first)
-
-
-def _is_of_a_change(history: RunHistory, change: LevelChange) -> bool:
-    """Return whether the change belongs to a later change on purpose.
-
-    Where a smaller batch makes a trend steeper, the clearest level begins before the batch does.
-    """
-    later = (since for since in change_steps(history) if since > change.step)
-    return any(not [*staleness(history.between(history.first, since - 1))] for since in later)
+    return bool(waited) and max(waited) <= GOOD_PART * (change.step - history.first)
 
 
 def _is_of_pauses(history: RunHistory, track: Track, change: LevelChange) -> bool:
@@ -121,7 +110,7 @@ def _is_of_pauses(history: RunHistory, track: Track, change: LevelChange) -> boo
     """
     usual_s, since = _steps_around(history, change)
     paused = [value for value in since if value >= CLEARLY * usual_s]
-    if not _is_paused(since, usual_s) or len(paused) > _SELDOM * len(since) + 1:
+    if not _is_paused(since, usual_s) or len(paused) > GOOD_PART * len(since) + 1:
         return False
     older = track.since(change.step)
     return max(older) - change.before <= 1 + sum(paused) / usual_s - len(paused)

@@ -34,7 +34,6 @@ from otel_rl.diagnose.thresholds import (
 )
 from otel_rl.semconv.outcomes import FAILED, Outcome
 
-_AT_ONCE: Final = 0.2  # share of failures of which one step is enough
 _MIXED: Final = FEWEST_SINCE  # steps until a batch has nothing but samples from after a change
 _SHARE: Final = 1.0
 
@@ -107,7 +106,7 @@ def _onset(track: Track, least: float = SMALL_PART) -> _Onset | None:
         usual = fmean(before) if before else 0.0
         noise = max(least, NOISE_OF_MANY * spread(before)) if len(before) > 1 else least
         limit = usual + noise if len(before) >= FEWEST_BEFORE else max(2 * least, usual + noise)
-        is_sure = len(few) == A_FEW or value >= max(_AT_ONCE, limit + LARGE_PART)
+        is_sure = len(few) == A_FEW or value >= max(GOOD_PART, limit + LARGE_PART)
         if value >= limit and is_sure and fmean(few) >= limit:
             # The first steps tell no level without it.
             return _stretch(track, at, limit, is_first=at < A_FEW)

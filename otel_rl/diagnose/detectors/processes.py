@@ -22,8 +22,10 @@ from otel_rl.diagnose.thresholds import (
     A_FEW,
     FEWEST_PEERS,
     FEWEST_STEPS,
+    GOOD_PART,
     HALF,
     IN_ORDER,
+    IN_ORDER_OF_MANY,
     LEAST_PART,
     LONGER,
     NEARLY_ALL,
@@ -40,13 +42,9 @@ _CRASHES_OF_ONE = 2
 _FEWEST_OF_JOB = 2  # workers
 _SKEW_S = 1.5
 _LATE_OF_TWO_S = 15.0  # an SDK's exporter waits for 5 s and sends for up to 10
-_NEARER = 0.2  # of the lateness, in three exports
 _EVIDENT_SKEW_S = 0.02
-_IN_ORDER_OF_LIMITS = 0.9  # a limit that is set does not vary
 _OF_MISSES = 0.3  # weight of cache misses
 _MORE_GC, _IN_ORDER_OF_GC = 3.0, 0.6  # times before: collections come now and then
-_GC_SHARE_FELT = 0.015  # of a step, where work takes as much longer as the collector stops it
-_GC_FELT = 0.6  # part of these pauses by which it does
 
 
 def crashes(history: RunHistory) -> Iterator[Cause]:
@@ -389,7 +387,7 @@ def _catches_up(lags_s: Sequence[float], late_s: float) -> bool:
     Exports wait while the bridge starts, or cannot be reached. A wrong clock keeps its distance.
     """
     *_, before, last, newest = lags_s
-    return before > last > newest == min(lags_s) and before - newest > _NEARER * late_s > 0
+    return before > last > newest == min(lags_s) and before - newest > GOOD_PART * late_s > 0
 
 
 def _agreed(of_two_s: Sequence[float]) -> float | None:
@@ -479,8 +477,8 @@ def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> fl
         for of in history.spans.values()
         if worker in of and (found := medians(of[worker], change.step, shortest=A_FEW)) is not None
     ]
-    is_felt = max(longer_s, default=0.0) >= _GC_FELT * (change.after - change.before)
-    return _GC_SHARE_FELT if is_felt else SMALL_PART
+    is_felt = max(longer_s, default=0.0) >= HALF * (change.after - change.before)
+    return LEAST_PART if is_felt else SMALL_PART
 
 
 def _usual_s(track: Track, since: int) -> float:
@@ -547,7 +545,7 @@ def throttling(history: RunHistory) -> Iterator[Cause]:
     """Find devices that are slowed down by heat, or by a power limit that was lowered."""
     for key, worker, track in _of_devices(history, Subject.POWER_LIMIT):
         change = level(track, shortest=A_FEW, among=len(history.workers.get(key, ())))
-        if change and change.is_fall(ratio=NEARLY_ALL, order=_IN_ORDER_OF_LIMITS):
+        if change and change.is_fall(ratio=NEARLY_ALL, order=IN_ORDER_OF_MANY):
             yield Cause(
                 Kind.THROTTLED,
                 f"the power limit of {worker or key} is {change.after:.4g} W since step "

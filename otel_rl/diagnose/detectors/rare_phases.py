@@ -19,12 +19,19 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.levels import medians
 from otel_rl.diagnose.step_times import usual_step_s
-from otel_rl.diagnose.thresholds import A_FEW, BEYOND_NOISE, FAR, HALF, NEARLY_ALL, SIDE
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    BEYOND_NOISE,
+    FAR,
+    HALF,
+    LONGER,
+    NEARLY_ALL,
+    SIDE,
+)
 from otel_rl.goodput import duration
 
-_RARE = 0.4  # of the steps
 _FAR = 2.5  # times the longest before
-_FAR_OF_ONE, _ALIKE = 3.5, 1.6  # the same after a single one, if all since then are alike
+_FAR_OF_ONE = 3.5  # the same after a single one, if all since then are alike
 
 
 def rare_phases(history: RunHistory) -> Iterator[Cause]:
@@ -37,7 +44,7 @@ def rare_phases(history: RunHistory) -> Iterator[Cause]:
         for track in tracks.values():
             for step, value in track.pairs():
                 longest[step] = max(longest[step], value)
-        if len(longest) > _RARE * (history.last - history.first + 1):
+        if len(longest) > HALF * (history.last - history.first + 1):
             continue
         columns = sorted(longest.items())
         values = [value for _, value in columns]
@@ -63,7 +70,7 @@ def _far(before: Sequence[float], after: Sequence[float]) -> float:
     """Return how many times as long a later phase must take."""
     if len(before) > 1:
         return _FAR
-    is_alike = len(after) >= A_FEW and max(after) <= _ALIKE * min(after)
+    is_alike = len(after) >= A_FEW and max(after) <= LONGER * min(after)
     return _FAR_OF_ONE if is_alike else BEYOND_NOISE
 
 

@@ -3,6 +3,9 @@
 A median does not show such trouble. So steps are counted in which a worker takes far longer than
 its peers for the same work, and compared with how often that happens to the others. If it happens
 to a whole role at once, the steps before the first one are compared with those after it.
+
+A role, or one of two workers, may also be slow for a while: then the slow steps are the stretch of
+values that are longest, and longer than all others. With more workers, peers show it.
 """
 
 from bisect import bisect_left
@@ -13,7 +16,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slower
+from otel_rl.diagnose.detectors.slow_phases import added_s, slower
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import BEGINNING
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
@@ -23,17 +26,23 @@ from otel_rl.diagnose.stats.changes import LEAST_DIVISOR, spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.diagnose.stats.medians import Ratios, ToMedian
 from otel_rl.diagnose.stats.pooled import pooled
-from otel_rl.diagnose.step_times import step_time
+from otel_rl.diagnose.step_times import step_time, usual_step_s
 from otel_rl.diagnose.thresholds import (
     A_FEW,
+    BEYOND_NOISE,
     CHANCE,
     CLEARLY,
     FEWEST_PEERS,
     FEWEST_SINCE,
+    FEWEST_VARYING,
     HALF,
     LEAST_PART,
+    LONGER,
+    MOSTLY,
     OFTEN,
+    SEVERAL,
     SMALL_PART,
+    UNLIKE,
 )
 
 _FEWEST_STEPS = 20  # that are compared, also before the first odd one
@@ -41,10 +50,9 @@ _FAR = 1.35  # times its peers
 _FAR_NOISE = 4.5  # times the noise of that ratio
 _MOST_EXPONENT = 300.0  # times any value, it is a number
 _LIKELY = 0.02  # chance of odd steps that cost much, or that all workers have
-_LEAST_TOLD = 0.01  # part of the time of all steps
 _KNOWN = 100  # steps of other runs without one: accidents are rare, also in a short run
-_MOST_OF_ALL = 0.4  # of the steps: more are another level
 _MUCH_LONGER = 3.0  # times the usual: no busy machine
+_TWO = 2  # workers: neither has peers, and their mean may show nothing
 
 
 class _Odd(NamedTuple):
@@ -160,8 +168,8 @@ def _odd_of_all(track: Track) -> list[_Odd]:
     places = [place for place, value in enumerate(track.values) if value >= far]
     if not places or places[0] < _FEWEST_STEPS:
         return []
-    if len(places) > _MOST_OF_ALL * len(track.values):
-        return []
+    if len(places) > HALF * len(track.values):
+        return []  # another level
     odd = [_Odd(track.steps[place], usual, track.values[place]) for place in places]
     return odd if _chance_of_all(places, len(track.values), odd) <= _LIKELY else []
 
@@ -318,7 +326,7 @@ def _cause(
     else:
         when = f"in {len(odd)} of the steps {first} to {last}"
     # What has just begun in a long run has cost little yet.
-    part = f", {cost:.0%} of the time of all steps" if cost >= _LEAST_TOLD else ""
+    part = f", {cost:.0%} of the time of all steps" if cost >= LEAST_PART else ""
     over = f"; over since step {last + 1}" if is_over else ""
     return slower(
         history,
@@ -333,4 +341,111 @@ def _cause(
         what=" in these steps, usual and then"
         if worker is None
         else " in these steps, of its peers and its own",
+    )
+
+
+class _Stretch(NamedTuple):
+    """Part of a series that is longer than the rest.
+
+    Attributes:
+        since: First step of the part.
+        until: First step after the part.
+        usual: Median of the rest.
+        now: Median of the part.
+    """
+
+    since: int
+    until: int
+    usual: float
+    now: float
+
+
+def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
+    """Find phases of roles or workers that took longer for some steps, and then no more."""
+    history = with_logged_work(history)
+    load = Workload(history)
+    least_s = LEAST_PART * usual_step_s(history)
+    for place, tracks in history.spans.items():
+        if only_waits(history, place) and work_of(place) is not Work.SYNC:
+            continue
+        of_role = pooled(history, place)
+        found = _passing(settled(load.eased(place, of_role)))
+        if found is not None and not _has(of_role, found):
+            found = None  # only the work changed, which this phase does not depend on
+        if found is None and len(tracks) != _TWO:
+            continue
+        own = {worker: settled(load.eased(place, track)) for worker, track in tracks.items()}
+        slow = [worker for worker, track in own.items() if _has(track, found)]
+        worker = slow[0] if len(slow) == 1 < len(own) else None
+        if worker is not None:
+            found = _passing(own[worker]) or found
+        if found is not None and added_s(history, place, worker, found.usual, found.now) >= least_s:
+            yield _cause_for_a_while(history, place, worker, found)
+
+
+def _has(track: Track, found: _Stretch | None) -> bool:
+    """Return whether the worker was slow while its role was, or at all if the role was not."""
+    if found is None:
+        return _passing(track) is not None
+    columns = [*track.pairs()]
+    inside = [value for step, value in columns if found.since <= step < found.until]
+    others = [value for step, value in columns if not found.since <= step < found.until]
+    return bool(inside and others) and median(inside) >= sqrt(found.now / found.usual) * median(
+        others
+    )
+
+
+def _passing(track: Track) -> _Stretch | None:
+    """Return the part of a series that is clearly longer than what is before and after it."""
+    found = _longest(track.values)
+    if found is None:
+        return None
+    begin, end = found
+    inside = track.values[begin:end]
+    others = [*track.values[:begin], *track.values[end:]]
+    usual = median(others)
+    least = usual * max(LONGER, 1 + BEYOND_NOISE * spread(others) / usual)
+    if len(inside) < SEVERAL and min(inside) < UNLIKE * max(others):
+        return None
+    if len({*track.steps[begin:end]}) < FEWEST_SINCE:
+        return None  # several values of a step have one reason
+    is_clear = sum(value >= least for value in inside) >= MOSTLY * len(inside)
+    is_apart = sum(value >= least for value in others) <= (1 - MOSTLY) / 2 * len(others)
+    cost = sum(value - usual for value in inside) / max(LEAST_DIVISOR, sum(track.values))
+    if not (is_clear and is_apart and cost >= LEAST_PART):
+        return None
+    return _Stretch(track.steps[begin], track.steps[end], usual, median(inside))
+
+
+def _longest(values: Sequence[float]) -> tuple[int, int] | None:
+    """Return the stretch that is most above the median, if it lies within the series."""
+    if len(values) < FEWEST_SINCE + FEWEST_VARYING or min(values) <= 0:
+        return None
+    middle = median(values)
+    above = [log(value / middle) - log(LONGER) / 2 for value in values]
+    best, total, begin, found = 0.0, 0.0, 0, (0, 0)
+    for place, one in enumerate(above):
+        if total <= 0:
+            total, begin = 0.0, place
+        total += one
+        if total > best:
+            best, found = total, (begin, place + 1)
+    first, end = found
+    is_within = first >= FEWEST_SINCE and len(values) - end >= FEWEST_SINCE
+    return found if end - first >= FEWEST_SINCE and is_within else None
+
+
+def _cause_for_a_while(
+    history: RunHistory, place: PhaseKey, worker: str | None, found: _Stretch
+) -> Cause:
+    since, until, usual, now = found
+    return slower(
+        history,
+        place,
+        worker,
+        f"{place.phase} of {worker or place.role} took {now / usual:.1f} times as long in steps "
+        f"{since} to {until - 1}; over since step {until}",
+        levels=(usual, now),
+        since=since,
+        until=until,
     )

@@ -48,16 +48,14 @@ from otel_rl.diagnose.thresholds import (
     MUCH_LONGER,
     NEARLY_ALL,
     NOISE_OF_MANY,
+    SMALL_PART,
     STANDS_OUT,
 )
 from otel_rl.goodput import duration
 from otel_rl.semconv.spec import STEP_SPAN
 
-_LITTLE_SHARE = 0.04  # of a worker's time: a smaller slowdown is not reported, if noise may make it
-_MIN_OWN_RATIO = 1.25
 _MOSTLY = 0.65  # order of a slowdown against peers
 _FITTED = 0.8  # values that the median takes up
-_AT_ONCE = 0.4  # part of a change that is no slope
 _MUCH = 8  # times as long as peers, or as other work: no evidence is stronger
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
@@ -183,7 +181,7 @@ def grown_together(history: RunHistory) -> Sequence[PhaseKey]:
         found = level(track)
         if found is None or only_waits(history, place) or is_collective(place):
             continue
-        if found.is_rise(ratio=LEAST_LONGER, size=STANDS_OUT) and found.jump < _AT_ONCE:
+        if found.is_rise(ratio=LEAST_LONGER, size=STANDS_OUT) and found.jump < HALF:
             ratios[place] = found.ratio
     return [
         place
@@ -319,7 +317,7 @@ def _is_seen(
 def _least_share(found: LevelChange) -> float:
     if found.change.size >= BEYOND_NOISE:
         return LEAST_PART
-    return _LITTLE_SHARE if found.change.order >= IN_ORDER_OF_MANY else LARGE_PART
+    return SMALL_PART if found.change.order >= IN_ORDER_OF_MANY else LARGE_PART
 
 
 def _longer_step(eased_s: Track) -> float:
@@ -376,7 +374,7 @@ def _slower_than_peers(
         return None
     share = more_of(history, place, worker, found.step, before, after)
     # Its peers may have become faster, which is no slowdown of its own.
-    own_ratio = min(_MIN_OWN_RATIO, NEARLY_ALL * found.ratio)
+    own_ratio = min(LEAST_LONGER, NEARLY_ALL * found.ratio)
     if after < own_ratio * before or more_s < least_s or share < _least_share(found):
         return None
     return _Slow(

@@ -12,11 +12,18 @@ from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import MOST_EVIDENCE, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, begun, level
-from otel_rl.diagnose.thresholds import A_FEW, CLEARLY, FEWEST_PEERS, IN_ORDER, NEARLY_ALL, SEVERAL
+from otel_rl.diagnose.thresholds import (
+    A_FEW,
+    CLEARLY,
+    FEWEST_PEERS,
+    IN_ORDER,
+    MUCH_LONGER,
+    NEARLY_ALL,
+    SEVERAL,
+)
 from otel_rl.semconv.spec import STEP_SPAN
 
 _BEHIND = 2  # versions
-_APART = 1.8  # times the steps from one pull to the next
 
 
 def stale_policy(history: RunHistory) -> Iterator[Cause]:
@@ -42,7 +49,7 @@ def stale_policy(history: RunHistory) -> Iterator[Cause]:
                 for worker in of
                 if (change := level(_between(history.counts[place][worker]), among=len(of)))
                 is not None
-                and change.is_rise(ratio=_APART)
+                and change.is_rise(ratio=MUCH_LONGER)
                 and change.after - change.before >= 1
                 and _is_rarer_than_its_work(history, place, worker, change.step)
             ]

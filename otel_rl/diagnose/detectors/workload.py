@@ -46,7 +46,6 @@ _MEASURES: Final = (
         r"(response|completions?|answer|episode|episodic|ep)(/|_)(mean_)?(length|tokens|len)((/|_)mean)?$",
     ),
 )
-_PART: Final = 0.6  # of the steps need a value
 _MISSED: Final = 2  # reports, as far apart as any
 _REPORTS = 1.5  # steps on each side, at least so many reports
 _FOLLOWS: Final = FEWEST_BEFORE  # steps in which a buffer takes up a change
@@ -194,11 +193,11 @@ def follows_a_change(history: RunHistory, step: int, *, within: float = _FOLLOWS
         step: The first step of the other level.
         within: Number of steps that settling may take, if more than usual.
     """
-    since = change_steps(history)
+    since = _change_steps(history)
     return any(-1 <= step - moment <= max(within, _FOLLOWS) for moment in since)
 
 
-def change_steps(history: RunHistory) -> Sequence[int]:
+def _change_steps(history: RunHistory) -> Sequence[int]:
     """Return the steps at which the work or the number of workers changed on purpose."""
     steps = [since for _, _, _, since in _resized(history)]
     steps += [since for _, since in new_work(history)]
@@ -296,7 +295,7 @@ def _told(history: RunHistory, pattern: str) -> Iterator[tuple[bool, int, Track]
         told = len(track.values)
         if is_counter and not has_gaps:
             told = track.steps[-1] - track.steps[0] + 1
-        if told >= _PART * steps:
+        if told >= HALF * steps:
             is_of_steps = not is_counter or key.partition("/")[0] in stepping
             yield is_of_steps, len({*history.rows[key].steps} & {*track.steps}), track
 

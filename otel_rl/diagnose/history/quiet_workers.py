@@ -13,12 +13,11 @@ from otel_rl.diagnose.history.track import gaps_s
 from otel_rl.diagnose.thresholds import (
     FEWEST_SINCE,
     FRESH_S,
+    HALF,
 )
 
 QUIET_S: Final = 5.0
 """Shortest silence that tells anything."""
-
-_MOST_OF_IT: Final = 0.6  # of the time in question
 
 
 def quiet_workers(history: RunHistory, begin_s: float, end_s: float) -> Mapping[str, float]:
@@ -57,7 +56,7 @@ class Silent:
             for from_s, until_s in exports.until(end_s):
                 inside_s = min(until_s, end_s) - max(from_s, begin_s)
                 is_new = from_s >= begin_s - FRESH_S
-                if is_new and inside_s >= _MOST_OF_IT * (end_s - begin_s):
+                if is_new and inside_s >= HALF * (end_s - begin_s):
                     found[name] = until_s - from_s
         return found if 2 * len(found) < len(present) else {}
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from otel_rl.diagnose.history.track import Track
+from otel_rl.diagnose.thresholds import MANY
 from otel_rl.semconv.spec import STEP_SPAN, TOOL_SPAN
 
 _TIME: Final = r"(?:timings?|times?|durations?|latency|elapsed)(?:_s|_ms|_sec|_seconds|_raw|_perf)?"
@@ -28,8 +29,6 @@ _STEP: Final = re.compile(
 _TOOL: Final = re.compile(r"(execute_)?tools?$|sandbox$")  # by an attribute that names it
 
 _STATISTIC: Final = re.compile(r"(rank_)?(mean|max|min|std)$|p\d+$|count$|rate$|per_step$")
-
-_FEWEST: Final = 20  # values that grow each time, and are a total
 
 # Times that are no work of a step.
 _OTHER: Final = re.compile(
@@ -84,7 +83,7 @@ def each_time(track: Track) -> Track:
     Some programs log the total so far. No time of a step is always longer than the one before.
     """
     values = track.values
-    if len(values) < _FEWEST or not all(a < b for a, b in pairwise(values)):
+    if len(values) < MANY or not all(a < b for a, b in pairwise(values)):
         return track
     added = [b - a for a, b in pairwise(values)]
     return Track.of(track.steps, track.times_s, [added[0], *added])

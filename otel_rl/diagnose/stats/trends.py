@@ -15,11 +15,11 @@ from otel_rl.diagnose.stats.changes import least_noise
 from otel_rl.diagnose.thresholds import (
     FEWEST_BEFORE,
     HALF,
+    MANY,
     NOISE_OF_MANY,
     SEVERAL,
 )
 
-_LONGEST_BEND = 20
 _ROUNDING = 1e-9  # of the values: a line through equal ones is off by the last digits
 
 # Last values that leave a trend, all together in units of its noise, each, and steps they go on.
@@ -167,7 +167,7 @@ def _begun(lines: "_Lines", values: Sequence[float], place: int) -> int:
     end = min(len(values), place + SEVERAL)
     is_up = median(values[place:end]) > lines.through(0, place).at(place)
     rounding = _ROUNDING * max(map(abs, values))
-    for first in range(max(FEWEST_BEFORE, place - _LONGEST_BEND), place):
+    for first in range(max(FEWEST_BEFORE, place - MANY), place):
         line = lines.through(0, first)
         least = NOISE_OF_MANY * math.sqrt(line.missed / first) + rounding
         off = (values[at] - line.at(at) for at in range(first, place))
