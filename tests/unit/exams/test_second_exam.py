@@ -78,7 +78,7 @@ def test_a_case_is_played_to_a_bridge_that_sees_its_steps() -> None:
 @pytest.mark.parametrize(
     "name",
     slow_after(
-        2,
+        1,
         [
             "async.one_generator_hangs_in_short_steps",
             "lockstep.rank_frozen_awhile_in_short_steps",
