@@ -257,11 +257,14 @@ class Pages:
         return {"lines": lines, **_read_so_far(progress)}
 
     def _series(self, found: Found, query: Mapping[str, str]) -> Any:
-        """Return one key of the run, to be compared with that of others."""
+        """Return one key of the run; without a key, those that can be asked for."""
         progress = self._journals.read(found)
-        by_time = query.get("x") == "time"
-        series = whole_series(progress.data, query.get("key", ""), by_time=by_time)
-        return {**series, **_read_so_far(progress)}
+        if key := query.get("key"):
+            by_time = query.get("x") == "time"
+            shown_ = whole_series(progress.data, key, by_time=by_time)
+        else:
+            shown_ = {"sections": self._catalogue(found, query).keys(progress.data)}
+        return {**shown_, **_read_so_far(progress)}
 
     def _diagnosis(self, found: Found, query: Mapping[str, str]) -> Any:
         first, last = _step(query, "first"), _step(query, "last")

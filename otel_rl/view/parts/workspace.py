@@ -231,6 +231,26 @@ class Catalogue:
             if any(key in data.series for key in panel.keys)
         ]
 
+    def keys(self, data: RunData) -> list[dict[str, Any]]:
+        """Return titles and the keys of their charts that have data, with their units."""
+        found = [
+            {
+                "title": section.title,
+                "keys": [label(key) for key, _ in known],
+                "units": [label(unit) for _, unit in known],
+            }
+            for section in self._sections
+            for known in [
+                [
+                    (key, panel.unit)
+                    for panel in section.panels
+                    for key in panel.keys
+                    if key in data.series
+                ]
+            ]
+        ]
+        return [section for section in found if section["keys"]]
+
     def _section(self, section: Section, data: RunData) -> dict[str, Any]:
         return {
             "title": section.title,
@@ -313,7 +333,7 @@ def whole_series(data: RunData, key: str, *, by_time: bool) -> dict[str, Any]:
 
     Args:
         data: Of the run.
-        key: As a chart names it, or as a diagnosis does.
+        key: As ``Catalogue.keys`` names it, or as a diagnosis does.
         by_time: x is the time in hours since the first value of the run; else the step.
     """
     name = next((known for known in data.series if label(known) == key), key)

@@ -187,13 +187,13 @@
   function useComparison(runs, key, x, tick) {
     const ids = runs.map((run) => run.id).join();
     const isRead = (found) => runs.every((run) => found.has(run.id));
-    const listed = useEach(runs, "keys", tick, (run) => otelRl.get(`runs/${run.id}/overview`));
+    const listed = useEach(runs, "keys", tick, (run) => otelRl.get(`runs/${run.id}/series`));
     const usual = runs.map((run) => run.shown?.key).filter(Boolean);
     const { sections, units, chosen } = useMemo(() => {
       const all = new Map(), words = new Map();
-      for (const { title, panels } of runs.flatMap((run) => listed.get(run.id)?.sections ?? [])) {
-        all.set(title, new Set([...(all.get(title) || []), ...panels.flatMap((panel) => panel.keys)]));
-        for (const { keys, unit } of panels) for (const one of keys) if (unit) words.set(one, unit);
+      for (const { title, keys, units: of } of runs.flatMap((run) => listed.get(run.id)?.sections ?? [])) {
+        all.set(title, new Set([...(all.get(title) || []), ...keys]));
+        keys.forEach((one, place) => { if (of[place]) words.set(one, of[place]); });
       }
       const known = new Set([...all.values()].flatMap((keys) => [...keys]));
       return { sections: all, units: words, chosen: !isRead(listed) ? "" : known.has(key) ? key : usual.find((one) => known.has(one)) ?? [...known][0] ?? "" };

@@ -314,8 +314,8 @@ def test_an_ended_run_grows_no_older(
 
 
 def test_any_key_of_a_run_can_be_compared(looked: Looked) -> None:
-    sections = looked.get(f"runs/{RUN}/overview")["sections"]
-    keys = [key for section in sections for panel in section["panels"] for key in panel["keys"]]
+    sections = looked.get(f"runs/{RUN}/series")["sections"]
+    keys = [key for section in sections for key in section["keys"]]
     assert keys == ["trainer/reward/mean", "trainer/loss", "trainer/iteration/duration"]
     points = looked.get(f"runs/{RUN}/series", key="trainer/loss")
     assert (points["xs"], points["ys"][3]) == (list(range(1, 21)), 0.25)
