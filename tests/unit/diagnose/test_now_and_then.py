@@ -81,11 +81,11 @@ def test_work_of_steps_that_are_told_together_counts_once_for_each(
         return usual_s * (2.0 if 80 <= step < 120 else 1.0)
 
     steps, together = 200, 5
-    spans = [
-        SpanFacts(step, "trainer", "train", "trainer/0", False, together, *each, 0)
-        for step in range(together - 1, steps, together)
-        if (each := (together * took_s(step), took_s(step)))
-    ]
+    spans = []
+    for step in range(together - 1, steps, together):
+        seconds = took_s(step)
+        facts = "trainer", "train", "trainer/0", False, together, together * seconds, seconds, 0
+        spans.append(SpanFacts(step, *facts))
     reports = Facts(0, 0, [], [], {}, spans, [], [])
     found = diagnose(made(steps, after=[(0.0, reports)]), passed=True).causes
     assert [(one.kind, one.since) for one in found] == [(Kind.SLOW_TRAINING, 84)] * is_told
