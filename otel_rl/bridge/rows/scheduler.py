@@ -261,16 +261,24 @@ class Scheduler:
                 wait; the caller tries again later.
         """
         self._called_s = self._pace.clock_s()
-        return self._round(now_ns)
+        return self._round(now_ns, time_passes=True)
 
-    def _round(self, now_ns: int) -> bool:
+    def _round(self, now_ns: int, *, time_passes: bool) -> bool:
         end_s = self._pace.clock_s() + _ROUND_S
         self._leave_lost()
         waiting = {key: None for key in self._spool.waiting() if self._epoch(key) is not None}
         share_bytes = _READ_BYTES // max(1, len(waiting))
         looks = self._looks_at_silent(now_ns)
         done = _Round()
+        was_behind = False
         for key in self._rotation.turns([*waiting, *self._unloaded, *self._loaded]):
+            # The rows of a run that keeps up wait neither for the turn nor for the transaction of
+            # one that is far behind, and are due by the time of their own turn.
+            is_behind = self._is_behind(key)
+            if is_behind != was_behind and done.commits:
+                self._commit(done.commits, now_ns)
+                done.commits.clear()
+            was_behind = is_behind
             if self._is_paused(key, now_ns):
                 self.begin(key)
                 continue
@@ -281,7 +289,7 @@ class Scheduler:
                     key,
                     share_bytes if key in waiting else 0,
                     turn=self._turn(len(waiting)),
-                    now_ns=now_ns,
+                    now_ns=self._passed_ns(now_ns) if time_passes else now_ns,
                     done=done,
                 )
             except LeaseLost:
@@ -325,7 +333,7 @@ class Scheduler:
         for trouble in self._troubles.values():
             trouble.failed_ns = 0
         goes_on: Collection[ExperimentKey] = ()
-        while self._round(now_ns):
+        while self._round(now_ns, time_passes=False):
             if is_over():
                 goes_on = {*self._spool.waiting()}
                 break
@@ -391,6 +399,15 @@ class Scheduler:
             self._without_metrics.discard(key)
 
     # A turn of one run.
+
+    def _passed_ns(self, now_ns: int) -> int:
+        """Return the present time, if ``now_ns`` was the time of the present call."""
+        return now_ns + int((self._pace.clock_s() - self._called_s) * _NS_PER_S)
+
+    def _is_behind(self, key: ExperimentKey) -> bool:
+        """Return whether a run left batches or complete rows to its next turn."""
+        run = self._loaded.get(key)
+        return run is not None and (run.batches.has_more or bool(run.rest_ns))
 
     def _turn(self, waiting: int) -> Turn:
         """Begin a turn of one of ``waiting`` runs."""
@@ -545,7 +562,7 @@ class Scheduler:
         except Exception as exc:  # noqa: BLE001  # counted
             self._refused(commits, now_ns, exc)
         else:
-            stored_ns = now_ns + int((self._pace.clock_s() - self._called_s) * _NS_PER_S)
+            stored_ns = self._passed_ns(now_ns)
             for commit in commits:
                 self._committed(commit, stored_ns)
 

@@ -258,6 +258,75 @@ def test_a_turn_ends_in_the_middle_of_a_batch_and_the_next_experiment_has_its_ow
     assert (bench.steps(A), bench.steps(B)) == ([*range(1_000)], [1, 2])
 
 
+@pytest.fixture
+def transactions(monkeypatch: pytest.MonkeyPatch) -> list[set[ExperimentKey]]:
+    """The runs of each transaction, in order."""
+    seen: list[set[ExperimentKey]] = []
+    commit = RunStore.commit
+
+    def noted(run_store: RunStore, some: list[Commit]) -> None:
+        seen.append({one.key for one in some})
+        commit(run_store, some)
+
+    monkeypatch.setattr(RunStore, "commit", noted)
+    return seen
+
+
+def test_rows_of_a_run_that_keeps_up_are_in_no_transaction_of_one_that_is_far_behind(
+    store: Store, transactions: list[set[ExperimentKey]]
+) -> None:
+    seconds = count()
+    settings = AlignSettings(start_wait_s=0, max_open_steps=20)
+    bench = Bench(store, settings, part=10, clock_s=lambda: next(seconds) / 1000, slice_s=0.0)
+    bench.spool.append([steps_in_one_batch(A, range(1_000))])
+    bench.drain.round(bench.now_ns)
+    for step in range(12):
+        bench.spool.append([batch(B, step)])
+        bench.drain.round(bench.now_ns)
+    assert A in bench.spool.waiting(), "it is behind in all these rounds"
+    assert bench.steps(B) == [*range(12)]
+    assert {A, B} not in transactions
+    assert {A} in transactions
+    bench.run(60)
+    assert bench.steps(A) == [*range(1_000)]
+
+
+def test_runs_that_keep_up_share_a_transaction(
+    store: Store, transactions: list[set[ExperimentKey]]
+) -> None:
+    bench = Bench(store)
+    for step in range(3):
+        bench.spool.append([batch(A, step), batch(B, step)])
+        bench.run()
+    assert transactions == [{A, B}] * 3
+
+
+def test_a_row_is_due_by_the_time_of_its_runs_turn_and_not_by_that_of_the_rounds_begin(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turn of another run takes longer than the row waits."""
+    passed_s = 0.0
+    bench = Bench(store, clock_s=lambda: passed_s)
+    for step in range(2):
+        bench.spool.append([batch(A, step), batch(B, step)])
+        bench.run()
+    monkeypatch.setattr(step_closing, "_QUIET_NS", 3 * S // 10)
+    bench.spool.append([batch(B, 2)])
+    bench.run()
+    assert bench.steps(B) == [0, 1]
+    add = Run.add
+
+    def slow(aligner: Run, decoded: Decoded, **options: Any) -> None:
+        nonlocal passed_s
+        passed_s += 0.4
+        add(aligner, decoded, **options)
+
+    monkeypatch.setattr(Run, "add", slow)
+    bench.spool.append([batch(A, 2)])
+    bench.drain.round(bench.now_ns)
+    assert bench.steps(B) == [0, 1, 2]
+
+
 PART_S = 0.03
 """Of a part of a burst, in the test's own time: a thousand points on a machine that is busy."""
 
