@@ -126,14 +126,13 @@ def test_every_other_path_says_nothing_of_another_teams_runs(served: Served) -> 
     _, own = served.get("/api/runs", token)
     assert [run["experiment"] for run in json.loads(own)["runs"]] == [f"{team}/secret-of-{team}"]
     assert json.loads(served.get(f"/api/runs?search=secret-of-{other}", token)[1])["runs"] == []
-    assert json.loads(served.get("/api/results", token)[1])["runs"] == {}
     for pair in ((RUNS[team], RUNS[other]), (RUNS[other], RUNS[team])):
         path = "/api/compare?a={}&b={}".format(*pair)
         assert served.get(path, token)[0] == 404
     assert served.get("/api/compare?a={0}&b={0}".format(RUNS[team]), token)[0] == 200
     assert re.fullmatch(r'\{"revision":"\d+"\}', served.get("/api/revision", token)[1])
     assert re.fullmatch(r'data: \{"revision":"\d+"\}\n', served.get("/api/events", token)[1])
-    for path in ("/", "/static/plotly.js", "/api/runs", "/api/results"):
+    for path in ("/", "/static/plotly.js", "/api/runs"):
         assert f"secret-of-{other}" not in served.get(path, token)[1]
     assert json.loads(served.get("/api/runs", "the-gateways-token")[1])["runs"] == []
 
