@@ -39,6 +39,8 @@ _OLDEST, _MOST_MIXED = 2.0, FEWEST_SINCE
 
 _LOWER, _HIGHER = 0.4, 3.0  # times the entropy or KL before
 
+_FALL = 0.3  # part of the best score: one of several scores may fall by a quarter in a sound run
+
 
 # A scorer that is a part of the reward is wrong together with it.
 _PART_OF_REWARD = re.compile(r"(^|[/_])rewards?/(?!(true|gold|ground_?truth)(/|_|$))")
@@ -395,7 +397,7 @@ def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:
 
 def lasting_fall(track: Track) -> LevelChange | None:
     """Return the change of a score that ends clearly below its best level."""
-    fall = find_fall(track.values, part=GOOD_PART) if len(track.values) >= MANY else None
+    fall = find_fall(track.values, part=_FALL) if len(track.values) >= MANY else None
     if fall is None:
         return None
     best = fall.place
