@@ -235,8 +235,8 @@ def change_trial(
     """Deliver what was recorded so far, and go on as the same worker in another trial.
 
     Never raises. Without a trial, reporting stops until something is recorded again. What other
-    threads record between the last export of the one trial and the first of the other is lost and
-    counted, as at the end of a process.
+    threads record between the last export of the one trial and the first of the other is lost, as
+    at the end of a process: values of gauges are counted, increments of counters are not.
     """
     global _session  # one session per process
     with GUARD:
