@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from otel_rl.bridge.journal.places import JournalPlace
-from otel_rl.bridge.key_names import KeyNames
+from otel_rl.bridge.keys import KeyNames
 from otel_rl.bridge.notifier import NotifySettings
 from otel_rl.bridge.receive.limits import ReceiveSettings
 from otel_rl.bridge.receive.tls import TlsSettings

@@ -21,7 +21,7 @@ from otel_rl.bridge.diagnosis.process import URL_VARIABLE
 from otel_rl.bridge.garbage import collect_rarely, return_memory, skip_last_collections
 from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.reader import looking
-from otel_rl.bridge.key_names import KeyNames
+from otel_rl.bridge.keys import KeyNames
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.report_json import run_as_json
 from otel_rl.errors import JournalUnavailable, OtelRLError

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.delivery.wandb.account import OWN_RUN
-from otel_rl.bridge.key_names import KeyNames
+from otel_rl.bridge.keys import KeyNames
 from otel_rl.diagnose.result import Kind
 from otel_rl.semconv.spec import Tier
 from otel_rl.setting_types import OFF, Address, address_of

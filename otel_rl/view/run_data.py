@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import read_history, read_named_keys
-from otel_rl.bridge.key_names import NamedKeys
+from otel_rl.bridge.keys import NamedKeys
 from otel_rl.diagnose.history.records import Facts, StepFacts
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv.spec import STEP_SPAN

@@ -6,7 +6,7 @@ from dataclasses import replace
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import read_named_keys, read_tables, span_parts
 from otel_rl.bridge.journal.state import StateRefused
-from otel_rl.bridge.key_names import KeyNames
+from otel_rl.bridge.keys import KeyNames
 from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.diagnose.places import Place, with_names, with_places
 from otel_rl.diagnose.prescriptions import prescribed

@@ -16,7 +16,7 @@ from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.bridge.diagnosis.histories import MemoryBound
-from otel_rl.bridge.key_names import KeyNames
+from otel_rl.bridge.keys import KeyNames
 from otel_rl.bridge.rows.messages import Finding
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.stages import diagnosis_process

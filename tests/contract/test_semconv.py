@@ -14,7 +14,7 @@ import opentelemetry.semconv
 import pytest
 
 from otel_rl.bridge.counters import Counter, Gauge
-from otel_rl.bridge.tracker_keys import tracker_key
+from otel_rl.bridge.keys import tracker_key
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import METRICS, Instrument, Reduction, described
 from tools.semconv import definition, generate, render

@@ -9,7 +9,7 @@ import pytest
 from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.writer import WriterProcess
-from otel_rl.bridge.key_names import KeyNames
+from otel_rl.bridge.keys import KeyNames
 from otel_rl.errors import TrackerRejected
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, KeySpec, Row, Table
 from otel_rl.run_id import run_id

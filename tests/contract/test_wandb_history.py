@@ -8,7 +8,7 @@ import pytest
 
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT
+from otel_rl.bridge.keys import DIAGNOSIS_ALERT
 from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, ExperimentKey, KeySpec, Row, Table
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names

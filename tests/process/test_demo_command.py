@@ -12,7 +12,7 @@ import pytest
 from otel_rl import demo as demo_package
 from otel_rl.bridge.journal.reader import looking, read_keys
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
-from otel_rl.bridge.tracker_keys import tracker_key
+from otel_rl.bridge.keys import tracker_key
 from otel_rl.records import KeySpec
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.tracker_keys import read_key
+from otel_rl.bridge.keys import read_key
 from otel_rl.semconv import names
 from tests.process.commands import Row, jsonl_rows, otel_rl
 from tests.process.unruly import worker

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rl.bridge.delivery.selection import KeySelection
-from otel_rl.bridge.key_names import KeyNames
+from otel_rl.bridge.keys import KeyNames
 from otel_rl.records import GPUS, HOSTS, KeySpec, Row, Table
 from otel_rl.semconv.spec import Tier
 from tests.support.slow import examples

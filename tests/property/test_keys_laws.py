@@ -6,16 +6,16 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from otel_rl.bridge.journal.state import decode, encode
-from otel_rl.bridge.rows.series.series_table import StreamTable
-from otel_rl.bridge.rows.series.table_state import StoredTable, TableState
-from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.tracker_keys import (
+from otel_rl.bridge.keys import (
     MAX_KEY_BYTES,
     metric_path,
     read_key,
     tracker_key,
     worker_key,
 )
+from otel_rl.bridge.rows.series.series_table import StreamTable
+from otel_rl.bridge.rows.series.table_state import StoredTable, TableState
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Series, Worker
 from otel_rl.semconv.spec import Instrument, Reduction
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from otel_rl.bridge.key_names import DEVICES, KeyNames, NamedKeys
+from otel_rl.bridge.keys import DEVICES, KeyNames, NamedKeys
 from otel_rl.records import KeySpec, Row
 from otel_rl.semconv.spec import Tier
 

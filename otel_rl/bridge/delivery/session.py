@@ -33,7 +33,7 @@ from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.delivery.tracker import RunInfo, Tracker
 from otel_rl.bridge.delivery.wandb.account import OWN_RUN
-from otel_rl.bridge.key_names import KeyNames
+from otel_rl.bridge.keys import KeyNames
 from otel_rl.errors import JournalFull, RunDiverged, TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, KeySpec, Row
 from otel_rl.semconv.spec import Tier

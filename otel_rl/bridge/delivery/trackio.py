@@ -35,7 +35,7 @@ from otel_rl.bridge.delivery.tracker import (
     parse_options,
 )
 from otel_rl.bridge.delivery.wandb.account import without_key
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE, alert_text
+from otel_rl.bridge.keys import DIAGNOSIS_CAUSE, alert_text
 from otel_rl.errors import ConfigError, MissingExtra, TrackerRejected, TrackerUnavailable
 from otel_rl.records import CONSOLE, Description, Row, Table, Value
 from otel_rl.redaction import printable, redacted

@@ -18,7 +18,7 @@ from otel_rl.bridge.journal.interface import MADE, WAITING, Connection, Journal,
 from otel_rl.bridge.journal.log import Log, read_log
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, is_in_use
 from otel_rl.bridge.journal.state import decode_row, read_description, readable_keys
-from otel_rl.bridge.key_names import KeyNames, NamedKeys
+from otel_rl.bridge.keys import KeyNames, NamedKeys
 from otel_rl.diagnose.result import Kind
 from otel_rl.errors import JournalError
 from otel_rl.goodput import Spent

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from otel_rl.bridge.keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE, DIAGNOSIS_WORKER
 from otel_rl.bridge.rows.messages import TOLD
 from otel_rl.bridge.rows.series.streams import Group
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE, DIAGNOSIS_WORKER
 from otel_rl.records import CONSOLE, KeySource, KeySpec
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import MetricSpec, Tier

@@ -8,15 +8,15 @@ from msgspec import field
 from msgspec.structs import replace
 
 from otel_rl.bridge.journal.state import Int64, Number, Stored, check_json
-from otel_rl.bridge.rows.series.key_groups import GroupTable, UnitChange, device_of
-from otel_rl.bridge.rows.series.streams import Group
-from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.tracker_keys import (
+from otel_rl.bridge.keys import (
     DIAGNOSIS_ALERT,
     DIAGNOSIS_CAUSE,
     DIAGNOSIS_WORKER,
     NO_FINDING,
 )
+from otel_rl.bridge.rows.series.key_groups import GroupTable, UnitChange, device_of
+from otel_rl.bridge.rows.series.streams import Group
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import (
     Announcement,
     Attempt,

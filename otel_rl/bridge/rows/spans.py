@@ -14,12 +14,12 @@ from msgspec import field
 
 from otel_rl.bridge.journal.log import Appended
 from otel_rl.bridge.journal.state import Int64, Stored
+from otel_rl.bridge.keys import tracker_key
 from otel_rl.bridge.rows.missing_spans import Gaps, MissingSpans
 from otel_rl.bridge.rows.pace import Pace
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.span_log import read_spans, span_log
 from otel_rl.bridge.rows.step_analysis import OTHERS, StepAnalysis, explain
-from otel_rl.bridge.tracker_keys import tracker_key
 from otel_rl.records import SpanRecord
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN

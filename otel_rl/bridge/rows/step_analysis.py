@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import Final, NamedTuple
 
-from otel_rl.bridge.tracker_keys import tracker_key
+from otel_rl.bridge.keys import tracker_key
 from otel_rl.diagnose.spans.activity import PART, Activity, Process, Stretch
 from otel_rl.diagnose.spans.clocks import estimate_clocks, with_one_clock
 from otel_rl.diagnose.spans.critical_path import IDLE, Segment, critical_path

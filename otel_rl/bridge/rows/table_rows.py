@@ -15,11 +15,11 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from otel_rl.bridge.journal.state import Count, Int64, Stored, check_json
+from otel_rl.bridge.keys import MAX_KEY_BYTES
 from otel_rl.bridge.rows.rollouts import identity_of
 from otel_rl.bridge.rows.series.streams import WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.turn import Turn
-from otel_rl.bridge.tracker_keys import MAX_KEY_BYTES
 from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, Table, TextSample, Value
 from otel_rl.redaction import printable
 from otel_rl.semconv.names import LOG_IOSTREAM

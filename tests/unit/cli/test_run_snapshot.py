@@ -12,8 +12,8 @@ from otel_rl.bridge.journal.reader import KnownWorker, looking, read_runs, total
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
+from otel_rl.bridge.keys import DIAGNOSIS_CAUSE
 from otel_rl.bridge.rows.messages import Finding
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE
 from otel_rl.cli.run_snapshot import (
     RunWatch,
     Snapshot,

@@ -7,7 +7,7 @@ import pytest
 
 import otel_rl
 from otel_rl.bridge.delivery.selection import KeySelection
-from otel_rl.bridge.key_names import KeyNames
+from otel_rl.bridge.keys import KeyNames
 from otel_rl.bridge.rows.run import Run
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.semconv.spec import Tier

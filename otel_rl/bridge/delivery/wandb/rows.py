@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_rl.bridge.delivery.texts import storable_text
 from otel_rl.bridge.delivery.wandb.metadata import as_table
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE, alert_text
+from otel_rl.bridge.keys import DIAGNOSIS_CAUSE, alert_text
 from otel_rl.dashboard.arrange import is_over_time
 from otel_rl.records import CONSOLE, KeySpec, Row
 from otel_rl.redaction import printable

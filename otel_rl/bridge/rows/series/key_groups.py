@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from otel_rl.bridge.keys import OVERFLOW, tracker_key, variant_key, worker_key
 from otel_rl.bridge.rows.reduce import OVER_RANKS
 from otel_rl.bridge.rows.series.streams import Group, WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.tracker_keys import OVERFLOW, tracker_key, variant_key, worker_key
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Reduction
 

@@ -4,6 +4,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
+from otel_rl.bridge.keys import OVERFLOW, device_key, own_key, tracker_key
 from otel_rl.bridge.otlp.device_attributes import (
     device_metric,
     is_shared,
@@ -15,7 +16,6 @@ from otel_rl.bridge.rows.series.key_groups import GroupIdentity, GroupTable
 from otel_rl.bridge.rows.series.streams import Group, WorkerState
 from otel_rl.bridge.rows.series.worker_table import DeviceTable
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.tracker_keys import OVERFLOW, device_key, own_key, tracker_key
 from otel_rl.records import HOSTS, Series
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction

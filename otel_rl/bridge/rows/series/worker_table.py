@@ -5,11 +5,11 @@ Each device has one key prefix, whichever workers report the device.
 
 from collections.abc import Collection, Mapping
 
+from otel_rl.bridge.keys import device_prefix, variant_key
 from otel_rl.bridge.otlp.device_attributes import Labels
 from otel_rl.bridge.rows.series.streams import WorkerState
 from otel_rl.bridge.rows.series.worker_clock import most_common_ns, tolerance_ns
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.tracker_keys import device_prefix, variant_key
 from otel_rl.records import Device, Worker
 
 

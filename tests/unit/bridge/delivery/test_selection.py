@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.selection import KeySelection
-from otel_rl.bridge.key_names import KeyNames
+from otel_rl.bridge.keys import KeyNames
 from otel_rl.records import ExperimentKey, KeySpec, Row, Table
 from otel_rl.run_id import run_id
 from otel_rl.semconv.spec import Tier

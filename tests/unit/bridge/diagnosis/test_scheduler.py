@@ -25,9 +25,9 @@ from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.keys import alert_text
 from otel_rl.bridge.rows.messages import Finding, NewFindings
 from otel_rl.bridge.rows.run import Run
-from otel_rl.bridge.tracker_keys import alert_text
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import JournalUnavailable
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row

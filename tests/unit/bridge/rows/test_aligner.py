@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from otel_rl.bridge import tracker_keys
+from otel_rl.bridge import keys
 from otel_rl.bridge.rows.messages import SHARED
 from otel_rl.bridge.rows.reduce import Moments
 from otel_rl.bridge.rows.run import Run
@@ -264,7 +264,7 @@ def test_a_run_keeps_its_keys_under_a_bridge_that_would_make_others(
 ) -> None:
     bench = Bench(per_worker=True)
     with monkeypatch.context() as earlier:
-        earlier.setattr(tracker_keys, "_FORBIDDEN", frozenset("@"))
+        earlier.setattr(keys, "_FORBIDDEN", frozenset("@"))
         bench.export(SOLO, steps(SOLO, {1: 0.5}, name="pass@1"), at_s=1)
         (before,) = bench.rows(everything=True)
     bench.aligner = revived(bench.aligner)

@@ -20,13 +20,13 @@ from otel_rl.bridge.journal.interface import checksum
 from otel_rl.bridge.journal.reader import overview, read_history
 from otel_rl.bridge.journal.runs import Commit, RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
+from otel_rl.bridge.keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE, alert_text
 from otel_rl.bridge.rows import run_batches, scheduler
 from otel_rl.bridge.rows.messages import Finding
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps import step_closing
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE, alert_text
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, Decoded, ExperimentKey, Signal, Value

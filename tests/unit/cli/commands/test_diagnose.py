@@ -15,8 +15,8 @@ from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.journal.retention import Retention
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
+from otel_rl.bridge.keys import DIAGNOSIS_ALERT
 from otel_rl.bridge.rows.messages import Finding
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT
 from otel_rl.cli.main import main
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from otel_rl.bridge.keys import device_key, device_prefix, tracker_key
 from otel_rl.bridge.otlp.device_attributes import at_host, labels_of, without_labels
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.tracker_keys import device_key, device_prefix, tracker_key
 from otel_rl.records import (
     Decoded,
     Device,

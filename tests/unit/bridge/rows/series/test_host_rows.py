@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from otel_rl.bridge.keys import tracker_key
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.tracker_keys import tracker_key
 from otel_rl.records import (
     Decoded,
     Device,

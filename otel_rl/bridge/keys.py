@@ -1,6 +1,6 @@
-"""Tracker key of a metric: role and name as a path. Pure.
+"""Key of a metric in rows and trackers, role and name as a path; and its name for people. Pure.
 
-All rules, in order:
+All rules of a key, in order:
 
 1. A prefix ``rl.`` of a name is removed.
 2. Eight families have a section of their own: phases ``phase/<role>/<phase>``, the critical path of
@@ -35,14 +35,23 @@ Rules 1 to 5 make a path, ``metric_path``, and rule 6 a key of it that ``read_ke
 metrics have one key only if they have one path: ``a.b`` and ``a/b``. The second one then gets a
 last segment ``_xh<digits>_``, a digest of its whole identity. A key of more than ``MAX_KEY_BYTES``
 in UTF-8, for a table ``MAX_TABLE_KEY_BYTES``, is cut, and ends in such a segment as well.
+
+Rows and histories hold these keys, which begin with the role that a diagnosis reads. The catalogue
+of a run says how its program calls each key, and ``NamedKeys`` shows people the program's name: an
+alert in a tracker, a chart on the page, a terminal and an answer to an agent name a key alike.
+``tracker.names`` gives a tracker, and a diagnosis's alerts in that tracker, other names than the
+page.
 """
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final
 
 from otel_rl.bridge.otlp.device_attributes import device_metric, without_labels
-from otel_rl.records import GPUS, HOSTS
+from otel_rl.records import GPUS, HOSTS, KeySpec
 from otel_rl.semconv import names
 
 DIAGNOSIS_CAUSE = "diagnosis/cause"
@@ -246,3 +255,107 @@ def _cut(key: str, limit: int = MAX_KEY_BYTES) -> str:
     if len(as_bytes) <= limit:
         return key
     return variant_key(as_bytes[: limit - 20].decode(errors="ignore").rstrip("/ "), key)
+
+
+DEVICES: Final = (f"{GPUS}/", f"{HOSTS}/")
+"""Begins of the keys of GPUs and hosts."""
+
+_RESERVED: Final = frozenset(
+    {"step", "hours", "attempt", "policy_version"}
+    | {"project", "run", "timestamp", "time", "metrics"}  # Trackio's
+)
+"""Keys of a tracker's axes and columns. For all trackers, so that names agree."""
+
+_RESERVED_PREFIXES: Final = ("_", "otel_rl/", *DEVICES, "diagnosis/", "step/attempt_")
+
+_OTHER: Final = "/otel_rl"
+"""Ends a key whose name is a tracker's own, or already that of a framework's metric."""
+
+_IN_WORDS: Final = r"(?<![\w/])(?:{})(?![\w/])"
+
+
+class KeyNames(StrEnum):
+    """Names of metrics that a framework logged through its adapter.
+
+    Attributes:
+        FRAMEWORK: The framework's own names.
+        OTEL_RL: The names that frameworks share.
+        BOTH: Each value under both names.
+    """
+
+    FRAMEWORK = "framework"
+    OTEL_RL = "otel_rl"
+    BOTH = "both"
+
+
+class NamedKeys:
+    """Keys of one run under their names, in the order of its catalogue.
+
+    Args:
+        catalogue: The catalogue as the journal has it.
+        names: Which names are used for metrics of frameworks.
+    """
+
+    def __init__(
+        self, catalogue: Iterable[KeySpec] = (), names: KeyNames = KeyNames.FRAMEWORK
+    ) -> None:
+        self._names = names
+        self._taken: set[str] = set()
+        self._of: dict[str, Sequence[KeySpec]] = {}
+        for spec in catalogue:
+            self.add(spec)
+
+    @property
+    def specs(self) -> Sequence[KeySpec]:
+        """Return the meaning of the keys, by their names."""
+        return [one for named in self._of.values() for one in named]
+
+    def add(self, spec: KeySpec) -> Sequence[KeySpec]:
+        """Return a further key under each of its names; keys that were added before keep theirs.
+
+        The value under a name is the row's value divided by the ``own_scale`` of the result.
+        """
+        named = self._of[spec.key] = [*self._named(spec)]
+        self._taken.update(one.key for one in named)
+        return named
+
+    def of(self, key: str) -> tuple[str, float]:
+        """Return the name of a row's key, and the divisor of its values."""
+        named = self._of.get(key)
+        return (named[0].key, named[0].own_scale) if named else (key, 1.0)
+
+    def in_words(self, text: str) -> str:
+        """Return a sentence in which the keys of rows are replaced by their names.
+
+        A key whose values have another scale or sign under its name stays, because the numbers in
+        the sentence are those of rows.
+        """
+        within = (key for key in self._of if key in text and self.of(key)[1] == 1)
+        longest_first = sorted(within, key=len, reverse=True)
+        if not longest_first:
+            return text
+        # Of those alone: to compile thousands of names takes most of a second.
+        pattern = _IN_WORDS.format("|".join(map(re.escape, longest_first)))
+        return re.sub(pattern, lambda found: self.of(found[0])[0], text)
+
+    def _named(self, spec: KeySpec) -> Iterator[KeySpec]:
+        own = spec.own_name
+        has_own = self._names is not KeyNames.OTEL_RL and own and self._is_free(own)
+        if has_own:
+            # Of a value with another scale, the framework does not tell the unit.
+            unit = spec.unit if abs(spec.own_scale) == 1 else ""
+            yield replace(spec, key=own, unit=unit)
+        if not has_own or (self._names is KeyNames.BOTH and own != spec.key):
+            name = spec.key
+            while name in self._taken or name in _RESERVED:
+                name += _OTHER
+            is_same = name == spec.key and spec.own_scale == 1
+            yield spec if is_same else replace(spec, key=name, own_scale=1.0)
+
+    def _is_free(self, own: str) -> bool:
+        return (
+            own not in self._taken
+            and own not in _RESERVED
+            and not own.startswith(_RESERVED_PREFIXES)
+            and len(own.encode(errors="replace")) <= MAX_KEY_BYTES
+        )

@@ -1,6 +1,6 @@
 """Names of keys in sentences."""
 
-from otel_rl.bridge.key_names import NamedKeys
+from otel_rl.bridge.keys import NamedKeys
 from otel_rl.records import KeySpec
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_rl.bridge.tracker_keys import (
+from otel_rl.bridge.keys import (
     MAX_KEY_BYTES,
     MAX_TABLE_KEY_BYTES,
     read_key,
