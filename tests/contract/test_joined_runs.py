@@ -409,6 +409,7 @@ def test_gpus_of_the_workers_are_in_the_system_panels_of_the_owners_run(
     assert shown["system.gpu.0.gpu/l:node1.trainer-0"] == 50.0
 
 
+@pytest.mark.slow
 def test_a_run_that_is_finished_is_joined_again_where_it_was_left(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:

@@ -122,6 +122,7 @@ def test_what_a_person_has_made_of_it_stays(
     assert not server.views if is_deleted else list(shown(server)) == ["My charts"]
 
 
+@pytest.mark.slow
 def test_another_project_of_the_user_has_a_view_of_its_own(
     tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +133,7 @@ def test_another_project_of_the_user_has_a_view_of_its_own(
     assert shown(server) == {"Learning": ["loss"]}
 
 
+@pytest.mark.slow
 def test_without_a_place_for_a_note_a_view_is_only_made_where_none_is(
     tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

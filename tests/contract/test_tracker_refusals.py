@@ -174,6 +174,7 @@ def test_a_directory_that_tensorboard_cannot_have_is_rejected_with_a_hint(tmp_pa
     assert "directory" in error.hint
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_has_every_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -314,7 +314,7 @@ def test_only_one_writer_at_a_time_holds_a_run(place: Place) -> None:
             other.open(place.run)
 
 
-@pytest.mark.parametrize("place", OFFLINE_PLACES, indirect=True)
+@pytest.mark.parametrize("place", slow_after(1, OFFLINE_PLACES), indirect=True)
 def test_a_writer_ignores_the_terminal_and_the_supervisor(place: Place) -> None:
     with WriterProcess(place.tracker) as writer:
         writer.open(place.run)
@@ -325,7 +325,7 @@ def test_a_writer_ignores_the_terminal_and_the_supervisor(place: Place) -> None:
     assert place.history(place.run) == place.held(rows(0, 5))
 
 
-@pytest.mark.parametrize("place", OFFLINE_PLACES, indirect=True)
+@pytest.mark.parametrize("place", slow_after(1, OFFLINE_PLACES), indirect=True)
 def test_nothing_is_left_of_a_writer_after_close(place: Place) -> None:
     with WriterProcess(place.tracker) as writer:
         writer.open(place.run)
@@ -349,7 +349,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-@pytest.mark.parametrize("place", OFFLINE_PLACES, indirect=True)
+@pytest.mark.parametrize("place", slow_after(1, OFFLINE_PLACES), indirect=True)
 def test_a_writer_ends_when_its_parent_is_gone(place: Place) -> None:
     parent = subprocess.run(
         [sys.executable, "-c", PARENT, place.tracker, place.run.run_id, str(place.run.directory)],

@@ -52,7 +52,7 @@ def test_a_run_has_the_notes_of_its_program_and_where_its_journal_is(
 @pytest.mark.parametrize(
     ("edited", "variable"),
     slow_after(
-        2, [("mine", ""), ("", "of the environment"), ("mine", "of the environment"), ("", "")]
+        1, [("mine", ""), ("", "of the environment"), ("mine", "of the environment"), ("", "")]
     ),
 )
 def test_an_edit_stays_whatever_the_run_reports_afterwards(
@@ -71,6 +71,7 @@ def test_an_edit_stays_whatever_the_run_reports_afterwards(
     assert server.run(run.run_id).notes == edited
 
 
+@pytest.mark.slow
 def test_an_edit_during_a_resumed_run_stays(tmp_path: Path, server: WandbServer) -> None:
     run = run_beside_a_journal(tmp_path, WHY)
     session(run, server, None)

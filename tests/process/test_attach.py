@@ -35,7 +35,6 @@ from tests.support.wandb_server import WandbServer
 pytestmark = pytest.mark.process
 
 DEADLINE_S = 90.0
-slow = partial(pytest.param, marks=pytest.mark.slow)
 wait_until = partial(waiting.wait_until, timeout_s=DEADLINE_S)
 
 # Nothing in it knows of otel_rl; the gauge is OpenTelemetry's.
@@ -216,15 +215,16 @@ for step in range(5):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "said"),
     [
         ("", "no W&B run that could be joined"),
-        slow(
+        (
             "import wandb; wandb.init(project='theirs', id='resumed', resume='allow')",
             "A resumed W&B run cannot be joined",
         ),
-        slow(
+        (
             "import wandb; wandb.init(project='theirs', id='off', mode='offline')",
             "This W&B run is offline and cannot be joined",
         ),

@@ -261,6 +261,7 @@ def test_a_misspelt_variable_starts_no_open_bridge(command: str, name: str, tmp_
     assert "Did you mean OTEL_RL_BRIDGE__TLS__CERT?" in done.err
 
 
+@pytest.mark.slow
 def test_the_last_bridge_of_two_says_that_none_is_left(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.process.commands import OTEL_RL, TIMEOUT_S, clean_environment, otel_rl_here
 from tests.support import plain_http
 from tests.support.ports import free_ports
+from tests.support.slow import slow_after
 from tests.support.tls_files import tls_files
 
 pytestmark = pytest.mark.process
@@ -70,7 +71,7 @@ def running(directory: Path, config: str) -> Iterator[Bridge]:
         process.communicate()
 
 
-@pytest.mark.parametrize("mode", CONFIGS)
+@pytest.mark.parametrize("mode", slow_after(1, reversed(CONFIGS)))
 def test_the_probe_of_the_image_and_the_doctor_know_a_bridge_in_every_mode(
     mode: str, tmp_path: Path
 ) -> None:

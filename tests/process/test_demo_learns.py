@@ -21,7 +21,6 @@ from otel_rl.demo import DemoResult, DemoSettings, run
 from otel_rl.semconv import names
 from tests.support import waiting
 from tests.support.otlp_sink import Measurement, Sink, pairs, serve
-from tests.support.slow import slow_after
 
 pytestmark = [
     pytest.mark.process,
@@ -253,7 +252,8 @@ def test_no_process_outlives_a_killed_orchestrator(start: Start) -> None:
     wait_until(lambda: not running.pids())
 
 
-@pytest.mark.parametrize("number", slow_after(1, [signal.SIGINT, signal.SIGTERM]))
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_says_so_and_leaves_no_process(number: int, tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     running = Running(mark, Future())

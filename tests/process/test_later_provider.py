@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -35,7 +36,7 @@ SCRIPT = f"""
 """
 
 
-@pytest.mark.parametrize("uses_its_own", [False, True])
+@pytest.mark.parametrize("uses_its_own", slow_after(1, [True, False]))
 def test_the_run_has_each_value_once(tmp_path: Path, *, uses_its_own: bool) -> None:
     script = textwrap.dedent(SCRIPT.format(uses_its_own=uses_its_own))
     (tmp_path / "train.py").write_text(script)

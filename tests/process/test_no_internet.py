@@ -137,6 +137,7 @@ def test_there_is_nothing_to_do_a_second_time(cut: Cut) -> None:
     assert (again.status, again.err) == (0, "otel-rl: nothing is left to write in .otel_rl\n")
 
 
+@pytest.mark.slow
 def test_the_rest_says_what_is_left_while_the_way_is_closed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     away = {"WANDB_API_KEY": API_KEY, "WANDB_BASE_URL": "http://127.0.0.1:9"}

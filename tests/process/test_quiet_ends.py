@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import otel_rl
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -50,6 +51,7 @@ def test_a_normal_end_is_a_line_for_each_tracker_and_one_more(tmp_path: Path) ->
     assert all("otel-rl view .otel_rl/" in line for line in more)
 
 
+@pytest.mark.slow
 def test_one_row_is_a_row(tmp_path: Path) -> None:
     program = """
         otel_rl.log({"loss": 1.0}, step=0)
@@ -76,6 +78,7 @@ def test_a_crash_is_said_once_whatever_the_number_of_trackers(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.slow
 def test_a_run_without_a_metric_is_said_once(tmp_path: Path) -> None:
     said = last_lines(tmp_path, 'print("the end", file=sys.stderr)', "jsonl")
     assert len([line for line in said if "ended with no metric" in line]) == 1
@@ -83,10 +86,13 @@ def test_a_run_without_a_metric_is_said_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("ends", "state", "said"),
-    [
-        ("", "finished", "ended with no metric"),
-        ("raise RuntimeError('boom')", "crashed", "crashed: trainer/0"),
-    ],
+    slow_after(
+        1,
+        [
+            ("raise RuntimeError('boom')", "crashed", "crashed: trainer/0"),
+            ("", "finished", "ended with no metric"),
+        ],
+    ),
 )
 def test_a_run_that_ends_before_its_command_is_said_once(
     tmp_path: Path, ends: str, state: str, said: str

@@ -72,7 +72,6 @@ def test_a_run_is_written_to_another_tracker_once_however_often_it_is_replayed(
     assert [row.values for row in in_trackio] == [row.values for row in rows]
 
 
-@pytest.mark.slow
 def test_a_run_gets_another_name_in_the_tracker(tmp_path: Path) -> None:
     offline_run(tmp_path, "grpo", 5)
     words = ["replay", "grpo", "--tracker", "tensorboard", "--name", "again/second"]
@@ -131,6 +130,7 @@ def test_the_run_of_a_team_goes_where_its_bridge_would_write_it(tmp_path: Path) 
     assert read_offline_run(file).project == "of-llm-grpo"
 
 
+@pytest.mark.slow
 def test_a_replay_that_is_killed_goes_on_and_writes_no_row_twice(tmp_path: Path) -> None:
     offline_run(tmp_path, "grpo", 3_000)
     with TrackioServer(tmp_path / "server") as server:

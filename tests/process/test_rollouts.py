@@ -184,6 +184,7 @@ def choose(browser: Browser, name: str, value: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_hostile_texts_of_a_conversation_are_text(tmp_path: Path, browser: Browser) -> None:
     short = HOSTILE[:200]
     hostile = [{"role": "user", "content": short}, {"role": short, "content": [short]}]

@@ -20,7 +20,6 @@ from otel_rl.run_id import run_id
 from tests.lab.running import Bridge
 from tests.process.commands import OTEL_RL, Finished, clean_environment, otel_rl, otel_rl_here
 from tests.support.postgres import PostgresServer
-from tests.support.slow import slow_after
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
@@ -162,6 +161,7 @@ otel_rl.finish()
 """
 
 
+@pytest.mark.slow
 def test_of_a_database_a_run_and_a_team_go_once_no_bridge_works_on_them(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
@@ -246,7 +246,8 @@ def test_a_run_of_otel_rl_run_goes_with_its_directory_which_git_never_sees(
     assert [path.name for path in (tmp_path / ".otel_rl").glob("[!.]*")] == [IDS[B]]
 
 
-@pytest.mark.parametrize("is_told_again", slow_after(1, [False, True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("is_told_again", [False, True])
 def test_files_of_a_run_of_its_own_go_from_directories_that_settings_name(
     tmp_path: Path, *, is_told_again: bool
 ) -> None:

@@ -186,6 +186,7 @@ def test_a_run_that_another_command_writes_gets_the_next_free_name(tmp_path: Pat
     assert len(jsonl_rows(tmp_path, "e", "t-2")) >= 1
 
 
+@pytest.mark.slow
 def test_a_journal_that_is_named_and_in_use_is_refused_with_a_hint(tmp_path: Path) -> None:
     with waiting_command(tmp_path, "--data", "mine"):
         command = ("run", *JSONL, "--data", "mine", "--", PYTHON, "-c", "")
@@ -200,7 +201,8 @@ def losses_of(directory: Path, experiment: str, trial: str) -> list[float]:
     return [row.values["trainer/loss"] for row in rows if "trainer/loss" in row.values]
 
 
-@pytest.mark.parametrize("typed", slow_after(1, [True, False]))
+@pytest.mark.slow
+@pytest.mark.parametrize("typed", [True, False])
 def test_a_program_that_is_started_again_is_another_run_whatever_its_code_names(
     tmp_path: Path, *, typed: bool
 ) -> None:
@@ -227,6 +229,7 @@ def test_what_is_told_continues_the_run_of_an_earlier_launch(tmp_path: Path) -> 
     assert losses_of(tmp_path, "same", "1") == [0.0, 1.0, 2.0] * 2
 
 
+@pytest.mark.slow
 def test_another_tracker_gets_the_run_of_its_launch_and_no_earlier_one(tmp_path: Path) -> None:
     path = script(tmp_path, SENDER)
     ran(tmp_path, *JSONL, "--", PYTHON, path, "experiment=first")
@@ -238,6 +241,7 @@ def test_another_tracker_gets_the_run_of_its_launch_and_no_earlier_one(tmp_path:
     assert [*tmp_path.rglob("*.jsonl")] == written
 
 
+@pytest.mark.slow
 def test_a_run_that_the_program_names_while_another_command_writes_it_gets_the_next_name(
     tmp_path: Path,
 ) -> None:
@@ -317,7 +321,7 @@ def test_a_program_that_wants_no_upload_has_a_run_on_the_disk(tmp_path: Path) ->
     assert (run.entity, run.exit_code) == ("team", 0)
 
 
-@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("status", slow_after(1, [3, 0]))
 def test_with_wandb_disabled_the_command_runs_and_nothing_is_recorded(
     tmp_path: Path, status: int
 ) -> None:
@@ -384,6 +388,7 @@ def test_a_job_under_the_names_of_one_that_has_ended_is_told_by_the_bridge_and_i
     assert log.count(told) == 1
 
 
+@pytest.mark.slow
 def test_a_second_command_that_continues_a_run_says_so(tmp_path: Path) -> None:
     path = script(tmp_path, WORKER)
     command = (*JSONL, "--experiment", "e", "--trial", "t", "--", PYTHON, path)

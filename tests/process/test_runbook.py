@@ -158,6 +158,7 @@ directory = "{files}"
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_restored_database_goes_on_with_the_run(tmp_path: Path, postgres: PostgresServer) -> None:
     site, url = Site(tmp_path, postgres), postgres.new_database("UTF8")
     with site.bridge("old", url) as old:

@@ -21,6 +21,7 @@ from tests.process.commands import (
     http_address,
     reported_rows,
 )
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -128,6 +129,7 @@ def test_three_seeds_in_a_loop_are_three_runs_with_their_own_values(tmp_path: Pa
         assert json.loads(about.read_text())["config"] == {"seed": seed}
 
 
+@pytest.mark.slow
 def test_three_seeds_below_otel_rl_run_are_three_runs_too(tmp_path: Path) -> None:
     invented = "rl.experiment.name=train,rl.trial.name=launch-1"
     with service(tmp_path) as found:
@@ -202,6 +204,7 @@ def test_the_id_that_a_run_tells_resumes_it(tmp_path: Path) -> None:
     assert bridge.values("p", trial, "trainer/loss") == [(0, 1.0), (1, 2.0)]
 
 
+@pytest.mark.slow
 def test_a_program_that_names_no_trial_makes_a_run_each_time(tmp_path: Path) -> None:
     with service(tmp_path) as found:
         for _ in range(3):
@@ -209,6 +212,7 @@ def test_a_program_that_names_no_trial_makes_a_run_each_time(tmp_path: Path) -> 
     assert len(trials(found, "e")) == 3
 
 
+@pytest.mark.slow
 def test_a_requeued_job_goes_on_with_its_run(tmp_path: Path) -> None:
     job = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0"}
     with service(tmp_path) as found:
@@ -245,6 +249,7 @@ def test_ranks_of_torchrun_without_an_id_share_a_run(tmp_path: Path) -> None:
         assert found.values("e", trial, "trainer/rank")[-1] == (1, 1.0)
 
 
+@pytest.mark.slow
 def test_ranks_on_several_hosts_without_an_id_are_told_to_name_a_trial(tmp_path: Path) -> None:
     with service(tmp_path) as found:
         said = found.run(AGENT, "4")
@@ -286,7 +291,7 @@ CHILDREN = """
 """
 
 
-@pytest.mark.parametrize("named", ["{}", "{'trial': 'seed-1'}"])
+@pytest.mark.parametrize("named", slow_after(1, ["{}", "{'trial': 'seed-1'}"]))
 def test_children_share_the_run_of_their_parent(tmp_path: Path, named: str) -> None:
     with service(tmp_path) as found:
         found.run(CHILDREN, named)
@@ -338,6 +343,7 @@ PRECEDENCE: list[tuple[dict[str, str], str, str]] = [
 """Environment, and the sources of the experiment and the trial of a program that names both."""
 
 
+@pytest.mark.slow
 def test_init_and_the_drop_in_have_one_precedence(tmp_path: Path) -> None:
     programs = {
         "init": """

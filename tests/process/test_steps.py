@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import Finished, clean_environment, jsonl_rows, otel_rl
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -100,7 +101,7 @@ def run(directory: Path, program: str) -> Finished:
     return done
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", slow_after(1, PROGRAMS))
 def test_each_step_is_one_row_with_all_that_was_logged_in_it(tmp_path: Path, name: str) -> None:
     program, ways = PROGRAMS[name]
     run(tmp_path, program)

@@ -49,6 +49,7 @@ def test_the_first_run(tmp_path: Path) -> None:
     picture(directory, "first/mine", "first-run")
 
 
+@pytest.mark.slow
 def test_from_wandb(tmp_path: Path) -> None:
     directory = tmp_path / "from-wandb"
     followed("tutorials/from-wandb", directory)
@@ -69,6 +70,7 @@ SEEN = {
 """The runs of a how-to page, and what each of them has at the steps 1 to 3."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(followed_pages(DOCS / "how-to") - IN_THE_LAB))
 def test_a_how_to_page(tmp_path: Path, name: str) -> None:
     directory = tmp_path / name

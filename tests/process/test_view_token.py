@@ -14,6 +14,7 @@ import pytest
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl
+from tests.support.slow import slow_after
 from tests.support.view_runs import LookedAt, write_run
 
 pytestmark = pytest.mark.process
@@ -52,7 +53,7 @@ def test_json_has_the_address_and_the_token_in_a_field_of_its_own(
             process.wait(90)
 
 
-@pytest.mark.parametrize("command", ["run", "demo"])
+@pytest.mark.parametrize("command", slow_after(1, ["run", "demo"]))
 def test_json_of_a_run_has_no_token_as_who_has_it_may_also_send(
     command: str, tmp_path: Path
 ) -> None:
