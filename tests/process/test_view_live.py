@@ -322,6 +322,7 @@ def test_rows_of_an_offline_run_wait_only_if_something_keeps_them(run: Run) -> N
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_baseline_that_goes_on_grows_in_the_charts_of_another_run(run: Run) -> None:
     run.life.take(*(begin(ENDED, rank) for rank in range(RANKS)), now_ns=start_ns(ENDED))
     for number in range(3):

@@ -24,6 +24,7 @@ from tests.journals.small_run import LIVE, RANKS, STEPS, Life, start_ns, step
 from tests.lab.frameworks.sources import SOURCES
 from tests.process.commands import OTEL_RL, clean_environment
 from tests.support.browser import Browser
+from tests.support.slow import slow_after
 from tests.support.view_runs import GRPO, HOSTILE, MEASURED, T0, LookedAt, S, write_run
 
 pytestmark = pytest.mark.process
@@ -857,6 +858,7 @@ def test_texts_have_the_contrast_that_wcag_asks_for(viewed: Viewed, theme: str) 
     browser.do("localStorage.clear()")
 
 
+@pytest.mark.slow
 def test_a_screen_reader_has_a_name_for_everything(viewed: Viewed) -> None:
     viewed.browser.open(viewed.url, "runs")
     assert viewed.browser.get(_NAMELESS) == []
@@ -864,7 +866,7 @@ def test_a_screen_reader_has_a_name_for_everything(viewed: Viewed) -> None:
         assert viewed.open(GRPO, page).get(_NAMELESS) == [], page
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", slow_after(1, ["light", "dark"]))
 def test_axe_finds_nothing_on_any_page(viewed: Viewed, theme: str) -> None:
     """Its rules are those of WCAG up to 2.2, levels A and AA, and its best practices."""
     axe = SOURCES["axe"]

@@ -540,6 +540,7 @@ def test_charts_have_their_difference_to_a_baseline_that_one_click_chooses(
         assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_baseline_stays_while_its_flag_is_set_and_is_asked_for_once(
     viewed: tuple[str, Browser], tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.process.commands import Row, clean_environment, jsonl_rows, otel_rl
+from tests.support.slow import slow_after
 from tests.support.wandb_offline import read_offline_run, run_directories
 
 pytestmark = pytest.mark.process
@@ -45,6 +46,7 @@ AXES = """
 """
 
 
+@pytest.mark.slow
 def test_axes_that_a_library_declares_are_its_steps(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(AXES))
     done = otel_rl(
@@ -126,7 +128,7 @@ FRAMEWORK = """
 """
 
 
-@pytest.mark.parametrize("package", [*FRAMEWORKS])
+@pytest.mark.parametrize("package", slow_after(1, FRAMEWORKS))
 def test_what_a_framework_logs_to_wandb_is_in_the_run_without_a_line_of_code(
     tmp_path: Path, package: str
 ) -> None:
@@ -159,6 +161,7 @@ INSTRUMENTED = """
 """
 
 
+@pytest.mark.slow
 def test_what_a_program_logs_that_reports_by_itself_stays_with_wandb(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(INSTRUMENTED))
     done = otel_rl(
