@@ -11,9 +11,14 @@ from tests.support.stores import Store
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+def kind_of_journal(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store(kind_of_journal: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     url = None
-    if request.param == "postgres":
+    if kind_of_journal == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.new_url()
     made = Store(lambda max_bytes: open_journal(tmp_path / "journal", url, max_bytes=max_bytes))

@@ -280,6 +280,7 @@ def test_damaged_values_are_counted_and_the_others_are_there(life: Life, tmp_pat
     assert life.counters.value(Counter.ARCHIVE_DROPPED, reason=ArchiveDrop.DAMAGED) == 3
 
 
+@pytest.mark.slow
 def test_many_values_are_in_several_parts(life: Life) -> None:
     values = [float(value) for value in range(1, 40_001)]
     one = gauge(point(0.0, T0))

@@ -19,6 +19,7 @@ from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.errors import ConfigError, JournalError, JournalFull, JournalGone, JournalUnavailable
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
+from tests.support.slow import slow_after
 from tests.support.wandb_offline import read_offline_run, run_directories
 from tests.support.wandb_server import WandbServer
 from tests.unit.bridge.delivery.bench import DEADLINE_S, Bench
@@ -175,8 +176,9 @@ def test_a_new_delivery_goes_on_where_the_tracker_stands(bench: Bench) -> None:
     assert successor.counts[Counter.ROWS_WRITTEN] == 4
 
 
-def test_rows_arrive_once_however_often_the_writer_is_killed(bench: Bench) -> None:
-    for _ in range(12):
+@pytest.mark.parametrize("kills", slow_after(1, [3, 12]))
+def test_rows_arrive_once_however_often_the_writer_is_killed(bench: Bench, kills: int) -> None:
+    for _ in range(kills):
         bench.feed(A, 300)
         deadline = time.monotonic() + DEADLINE_S
         while (pid := bench.writer_pid(A)) is None:
@@ -184,7 +186,7 @@ def test_rows_arrive_once_however_often_the_writer_is_killed(bench: Bench) -> No
         os.kill(pid, signal.SIGKILL)
     statuses = bench.stop()
     assert statuses["a"].pending == 0
-    assert bench.lines(A) == list(range(12 * 300))
+    assert bench.lines(A) == list(range(kills * 300))
     assert bench.counts[Counter.TRACKER_RETRIES] >= 1
 
 

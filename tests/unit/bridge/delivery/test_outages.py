@@ -42,7 +42,7 @@ class Outage:
 
 
 OUTAGES = [
-    # `make test` looks at these two: no connection, and a refusal.
+    # `make test` looks at this one; a refusal is in `test_manager.py`.
     Outage(Trouble.REFUSED, RunState.RETRYING, "refused"),
     Outage(401, RunState.REJECTED, "WANDB_API_KEY"),
     Outage(500, RunState.RETRYING, "HTTP 500"),
@@ -147,7 +147,7 @@ def stories(
         yield lambda name: begun[name].result()
 
 
-@pytest.fixture(params=slow_after(2, BY_NAME))
+@pytest.fixture(params=slow_after(1, BY_NAME))
 def outage(request: pytest.FixtureRequest) -> Outage:
     return BY_NAME[request.param]
 
