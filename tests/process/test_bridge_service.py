@@ -27,6 +27,7 @@ from tests.process.test_bridge_reload import (
 )
 from tests.support import plain_http
 from tests.support.otlp_requests import gauge, key_values, metrics_request, point
+from tests.support.slow import slow_after
 from tests.support.tls_files import tls_files
 from tests.support.waiting import wait_until
 
@@ -186,7 +187,7 @@ def test_a_changed_file_is_read_without_a_signal_and_a_broken_one_is_told(tmp_pa
         assert "otel_rl_bridge_reload_failed 0.0" in scraped
 
 
-@pytest.mark.parametrize("is_abstract", [False, True])
+@pytest.mark.parametrize("is_abstract", slow_after(1, [False, True]))
 def test_systemd_hears_that_a_bridge_is_ready_alive_and_stopping(
     tmp_path: Path, *, is_abstract: bool
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_watched_table_whose_reader_is_gone_ends_as_other_commands(trained: Pa
     assert without_a_reader(trained, "runs", "--watch") == (141, b"")
 
 
+@pytest.mark.slow
 def test_a_run_whose_messages_have_no_reader_is_whole(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         PROGRAM.replace("print", "dict").replace('"step", step, flush', "flush")

@@ -33,6 +33,7 @@ ACTORS = """
 """
 
 
+@pytest.mark.slow
 def test_each_actor_logs_as_before_and_all_land_in_one_run(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(ACTORS))

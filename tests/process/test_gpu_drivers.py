@@ -10,6 +10,7 @@ import pytest
 from tests.gpu.machine import Machine, compiler, gpu, library
 from tests.process.commands import clean_environment
 from tests.support.otlp_sink import Sink, serve, sums
+from tests.support.slow import slow_after
 
 pytestmark = [
     pytest.mark.process,
@@ -58,7 +59,9 @@ with otel_rl.step(3), otel_rl.phase("train", gpu=True):
 """
 
 
-@pytest.mark.parametrize("answers", [{"init": "?"}, {"count": "?"}, gpu(0, power="?")])
+@pytest.mark.parametrize(
+    "answers", slow_after(1, [{"init": "?"}, {"count": "?"}, gpu(0, power="?")])
+)
 def test_a_driver_that_hangs_for_ever_holds_up_neither_init_nor_steps_nor_flush_nor_forks_nor_exit(
     answers: dict[str, object], sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

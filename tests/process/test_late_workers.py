@@ -44,6 +44,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_processes_without_an_index_that_start_one_after_another_have_one_right_row_a_step(
     tmp_path: Path,
 ) -> None:

@@ -105,6 +105,7 @@ def test_an_axis_of_the_code_for_all_its_metrics_stays(tmp_path: Path, server: W
     assert "otel_rl/step" not in {one.get("1") for one in config["value"]["m"]}  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_a_trial_within_which_a_loop_makes_runs_ends_as_ever(
     tmp_path: Path, server: WandbServer
 ) -> None:

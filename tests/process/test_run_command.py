@@ -210,6 +210,7 @@ def test_the_plain_api_and_mlogger_give_the_same_run(tmp_path: Path) -> None:
     assert rows["by_api"][4][1]["trainer/worst"] == "inf"
 
 
+@pytest.mark.slow
 def test_ranks_of_a_launcher_are_reduced_and_told_apart(tmp_path: Path) -> None:
     path = script(
         tmp_path,
@@ -427,6 +428,7 @@ SPANS = """
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_reports_spans_only_has_reported(tmp_path: Path) -> None:
     path = script(tmp_path, SPANS)
     words = ("run", "--experiment", "spans", "--role", "trainer", "--tracker", "jsonl", "--")
@@ -447,7 +449,7 @@ def test_a_command_that_fails_before_it_reports_is_not_told_to_instrument(tmp_pa
 
 @pytest.mark.parametrize(
     ("before", "is_said"),
-    [([], True), (["--"], False)],
+    slow_after(1, [([], True), (["--"], False)]),
     ids=["without the two dashes", "behind two dashes"],
 )
 def test_an_option_of_run_behind_the_command_is_said_to_be_given_to_it(

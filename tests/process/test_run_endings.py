@@ -92,6 +92,7 @@ def test_the_step_that_may_lack_its_spans_is_partial(
     assert explained[2]["values"]["critical_path/partial"] == 1
 
 
+@pytest.mark.slow
 def test_a_journal_that_is_removed_while_the_command_runs_does_not_change_its_status(
     tmp_path: Path,
 ) -> None:

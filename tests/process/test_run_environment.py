@@ -80,6 +80,7 @@ def lines(done: Finished, word: str) -> list[str]:
 # gRPC
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "environ"),
     slow_after(

@@ -302,6 +302,7 @@ def test_children_share_the_run_of_their_parent(tmp_path: Path, named: str) -> N
         assert found.values("e", trial, f"{role}/value")[-1] == (1, expected)
 
 
+@pytest.mark.slow
 def test_children_of_a_parent_that_reports_nothing_share_a_run(tmp_path: Path) -> None:
     program = """
         import multiprocessing

@@ -142,6 +142,7 @@ def test_values_that_are_no_numbers_are_named_once_and_summed_up_at_the_end(tmp_
     assert [loss for loss in losses if loss is not None] == [1 / step for step in range(1, 7)]
 
 
+@pytest.mark.slow
 def test_the_end_of_a_run_by_one_of_its_workers_ends_the_reports_of_that_one(
     tmp_path: Path,
 ) -> None:

@@ -16,6 +16,7 @@ from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts
 from otel_rl.records import ExperimentKey, KeySpec, RoleStanding, Row
 from tests.journals.small_run import LIVE, Life, begin, start_ns
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl_here
+from tests.support.slow import slow_after
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.process
@@ -257,7 +258,7 @@ def test_a_warning_of_the_bridge_is_a_line_of_its_own_above_the_live_line(tmp_pa
         assert terminal.status() == 0
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize("is_terminal", slow_after(1, [True, False]))
 def test_there_is_no_live_line_if_it_is_off_or_there_is_no_terminal(
     tmp_path: Path, is_terminal: bool
 ) -> None:

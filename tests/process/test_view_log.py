@@ -14,6 +14,7 @@ from otel_rl.view.report import write_report
 from tests.journals.small_run import LIVE, Life, begin, console, start_ns, step
 from tests.support.browser import Browser
 from tests.support.screenshots import served
+from tests.support.slow import slow_after
 from tests.support.view_runs import GRPO, T0, LookedAt, S, write_run
 
 pytestmark = pytest.mark.process
@@ -120,7 +121,7 @@ def test_a_strip_over_the_charts_has_what_happened_and_leads_to_the_log(
     assert browser.complaints() == []
 
 
-@pytest.mark.parametrize(("every", "marks"), [(20, ["32%", "66%", "100%"]), (1, [])])
+@pytest.mark.parametrize(("every", "marks"), slow_after(1, [(20, ["32%", "66%", "100%"]), (1, [])]))
 def test_new_weights_are_in_the_strip_unless_every_step_has_some(
     tmp_path: Path, browser: Browser, every: int, marks: list[str]
 ) -> None:
@@ -143,7 +144,7 @@ def test_new_weights_are_in_the_strip_unless_every_step_has_some(
         assert browser.complaints() == []
 
 
-@pytest.mark.parametrize(("every", "count"), [(20, 3), (1, 0)])
+@pytest.mark.parametrize(("every", "count"), slow_after(1, [(20, 3), (1, 0)]))
 def test_checkpoints_and_evaluations_are_in_the_strip_unless_every_step_has_one(
     tmp_path: Path, browser: Browser, every: int, count: int
 ) -> None:

@@ -78,6 +78,7 @@ def test_layers_are_one_chart_with_a_line_for_each(browser: Browser) -> None:
     assert len({*browser.get(f"{PANELS}[0].data.map((one) => one.line.color)")}) == 28
 
 
+@pytest.mark.slow
 def test_charts_are_found_by_a_regular_expression_that_the_address_keeps(browser: Browser) -> None:
     browser.do("document.querySelector('#search').focus()")
     browser.press("^(actor|env)/a[vw]")
@@ -182,6 +183,7 @@ def test_a_star_brings_a_chart_to_the_first_row(browser: Browser) -> None:
     browser.wait(f"{first}.length === {len(before)}")
 
 
+@pytest.mark.slow
 def test_the_tools_of_a_chart_are_one_stop_of_the_tab_key_and_its_values_another(
     browser: Browser,
 ) -> None:
@@ -218,6 +220,7 @@ def test_the_tools_of_a_chart_are_one_stop_of_the_tab_key_and_its_values_another
     assert browser.get(at) == [2, "⤢"]
 
 
+@pytest.mark.slow
 def test_what_has_the_focus_is_not_below_the_head_of_the_page(browser: Browser) -> None:
     browser.do(f"{section('env')}.querySelector('.fold').click()")  # a long page
     browser.wait(f"{section('env')}.querySelectorAll('.star').length > 12")
@@ -228,6 +231,7 @@ def test_what_has_the_focus_is_not_below_the_head_of_the_page(browser: Browser) 
     browser.wait(f"{star}.top >= document.querySelector('.bar').getBoundingClientRect().bottom")
 
 
+@pytest.mark.slow
 def test_who_moves_a_chart_by_keys_goes_on_at_its_neighbour(browser: Browser) -> None:
     titles = "[...document.querySelectorAll('#first h3')].map((one) => one.textContent)"
     before = browser.get(titles)
@@ -362,6 +366,7 @@ def test_the_evidence_is_drawn_under_the_verdict(browser: Browser) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_step_before_the_fault_and_one_after_it_are_drawn_on_one_scale(
     viewed: tuple[str, Browser],
 ) -> None:
@@ -410,6 +415,7 @@ HOLD_THE_DIAGNOSIS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scrolled_to", ["the top", "the charts"])
 def test_what_one_reads_stays_in_its_place_as_the_evidence_arrives(
     browser: Browser, scrolled_to: str
@@ -504,6 +510,7 @@ def test_runs_of_a_sweep_are_sorted_by_a_setting_and_compared_in_one_click(
         assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_charts_have_their_difference_to_a_baseline_that_one_click_chooses(
     viewed: tuple[str, Browser], tmp_path: Path
 ) -> None:
@@ -574,6 +581,7 @@ def test_a_baseline_stays_while_its_flag_is_set_and_is_asked_for_once(
     browser.do("localStorage.clear()")
 
 
+@pytest.mark.slow
 def test_a_run_that_went_back_is_compared_at_each_of_its_steps(browser: Browser) -> None:
     line = {"key": "a", "xs": [1, 2, 3, 2, 3, 4], "ys": [1, 9, 9, 2, 3, 4], "trend": [[], []]}
     level = {"key": "a", "xs": [1, 4], "ys": [1, 1], "trend": [[], []]}
@@ -597,6 +605,7 @@ def saved(browser: Browser, button: str) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_values_by_time_are_saved_with_their_date(
     viewed: tuple[str, Browser], browser: Browser
 ) -> None:

@@ -106,14 +106,14 @@ def once(*ranges: range) -> Counter[int | None]:
     return Counter(step for each in ranges for step in each)
 
 
-@pytest.mark.parametrize(("ending", "status"), CLEAN.values(), ids=CLEAN)
+@pytest.mark.parametrize(("ending", "status"), slow_after(3, CLEAN.values()), ids=CLEAN)
 def test_a_clean_end_misses_nothing(ending: str, status: int) -> None:
     with serve(Sink()) as sink, worker(sink.url, f"{PROLOGUE}\nsetup()\n{ending}\n") as program:
         assert program.end() == status
         assert steps(sink) == once(range(100))
 
 
-@pytest.mark.parametrize(("ending", "status"), KILLED.values(), ids=KILLED)
+@pytest.mark.parametrize(("ending", "status"), slow_after(2, KILLED.values()), ids=KILLED)
 def test_a_kill_misses_the_last_interval_at_most(ending: str, status: int) -> None:
     program = (
         f"{PROLOGUE}\nsetup({INTERVAL_S})\nlog(range(100))\n"
@@ -197,7 +197,7 @@ def process(target, *arguments):
 
 
 @pytest.mark.parametrize("how", slow_after(1, ["fork", "spawn"]))
-@pytest.mark.parametrize(("ending", "status"), CHILDREN.values(), ids=CHILDREN)
+@pytest.mark.parametrize(("ending", "status"), slow_after(2, CHILDREN.values()), ids=CHILDREN)
 def test_a_child_that_ends_by_itself_misses_nothing(
     ending: str, status: int | None, how: str, tmp_path: Path
 ) -> None:
@@ -225,7 +225,7 @@ if __name__ == "__main__":
         assert steps(sink, "parent") == once(range(100))
 
 
-@pytest.mark.parametrize("ending", ["return", "sys.exit(5)", "later()"])
+@pytest.mark.parametrize("ending", slow_after(1, ["later()", "return", "sys.exit(5)"]))
 def test_a_child_forked_by_a_thread_ends_with_its_threads_and_misses_nothing(ending: str) -> None:
     program = f"""{PROLOGUE}
 def later():
@@ -267,7 +267,7 @@ KILLED_CHILDREN = {
 }
 
 
-@pytest.mark.parametrize("ending", KILLED_CHILDREN.values(), ids=KILLED_CHILDREN)
+@pytest.mark.parametrize("ending", slow_after(1, KILLED_CHILDREN.values()), ids=KILLED_CHILDREN)
 def test_a_child_that_is_killed_misses_the_last_interval_at_most(ending: str) -> None:
     program = f"""{PROLOGUE}
 context = multiprocessing.get_context("fork")
@@ -348,7 +348,7 @@ def grpc_sink() -> Iterator[Sink]:
     server.stop(0).wait(60)
 
 
-@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize("protocol", slow_after(1, ["http/protobuf", "grpc"]))
 def test_children_killed_in_the_middle_of_an_export_take_nothing_from_their_parent(
     protocol: str,
 ) -> None:

@@ -120,7 +120,7 @@ def without_repeats(sink: Sink) -> list[int | None]:
     ]
 
 
-@pytest.mark.parametrize("manner", slow_after(5, PASSING.values()), ids=PASSING)
+@pytest.mark.parametrize("manner", slow_after(2, PASSING.values()), ids=PASSING)
 def test_after_the_trouble_everything_arrives_once(manner: Manner) -> None:
     with (
         unruly(but_heartbeats(manner)) as endpoint,
@@ -136,7 +136,7 @@ def test_after_the_trouble_everything_arrives_once(manner: Manner) -> None:
         assert sums(endpoint.sink.metrics, DROPPED) == {}
 
 
-@pytest.mark.parametrize("code", slow_after(2, [400, 401, 404, 413, 500]))
+@pytest.mark.parametrize("code", slow_after(1, [400, 401, 404, 413, 500]))
 def test_what_is_refused_for_good_is_counted_and_the_count_arrives(code: int) -> None:
     refuse_all = but_heartbeats(status(code))
     with unruly(refuse_all) as endpoint, worker(endpoint.url, LOOP) as training:
@@ -187,7 +187,7 @@ def test_a_refusal_at_the_very_end_is_reported_too() -> None:
         assert list(sums(endpoint.sink.metrics, DROPPED).values()) == [len(STEPS)]
 
 
-@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize("protocol", slow_after(1, ["http/protobuf", "grpc"]))
 def test_with_nobody_listening_shutdown_keeps_to_its_time_and_says_what_is_lost(
     protocol: str,
 ) -> None:

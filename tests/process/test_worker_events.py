@@ -72,7 +72,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize(("ending", "said"), ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize(("ending", "said"), slow_after(3, ENDINGS.values()), ids=ENDINGS)
 def test_a_clean_end_says_goodbye_as_the_last_thing(ending: str, said: dict[str, object]) -> None:
     with serve(Sink()) as sink, worker(sink.url, f"{PROLOGUE}\nsetup()\nlog()\n{ending}\n") as run:
         run.end()
@@ -100,7 +100,7 @@ KILLED = {
 }
 
 
-@pytest.mark.parametrize("ending", KILLED.values(), ids=KILLED)
+@pytest.mark.parametrize("ending", slow_after(1, KILLED.values()), ids=KILLED)
 def test_a_killed_process_says_nothing(ending: str) -> None:
     program = f"{PROLOGUE}\nsetup()\nlog()\nassert otel_rl.flush(timeout_s=60)\n{ending}\n"
     with serve(Sink()) as sink, worker(sink.url, program) as run:
@@ -116,7 +116,7 @@ CHILDREN = {
 
 
 @pytest.mark.parametrize("how", slow_after(1, ["fork", "spawn"]))
-@pytest.mark.parametrize(("does", "said"), CHILDREN.values(), ids=CHILDREN)
+@pytest.mark.parametrize(("does", "said"), slow_after(2, CHILDREN.values()), ids=CHILDREN)
 def test_a_child_that_has_spoken_is_a_worker_with_a_start_and_an_end_of_its_own(
     does: str, said: dict[str, object], how: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -152,7 +152,7 @@ if __name__ == "__main__":
         assert sorted(ids) == sorted(f"{i}/{n}" for i in numbers for n in numbers[i])
 
 
-@pytest.mark.parametrize("how", ["fork", "spawn"])
+@pytest.mark.parametrize("how", slow_after(1, ["fork", "spawn"]))
 def test_a_child_that_has_nothing_to_say_is_no_worker(
     how: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

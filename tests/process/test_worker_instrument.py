@@ -104,6 +104,7 @@ def test_a_configuration_file_that_is_not_read_is_named(
     assert len(sink.measurements("rl.train.loss")) == 50
 
 
+@pytest.mark.slow
 def test_a_spawned_child_is_a_worker_too(sink: Sink, tmp_path: Path) -> None:
     done = run(
         tmp_path,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.otlp_sink import Sink, pairs, serve, sums
+from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -52,7 +53,7 @@ def run(sink: Sink, tmp_path: Path, program: str) -> subprocess.CompletedProcess
     return finished
 
 
-@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize("is_small", slow_after(1, [True, False]))
 def test_as_many_spans_wait_as_the_sdks_variable_says(
     sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
 ) -> None:
@@ -175,7 +176,7 @@ def test_an_uncaught_exception_delivers_everything(sink: Sink, tmp_path: Path) -
     assert [m.value for m in sink.measurements("loss")] == [1.0]
 
 
-@pytest.mark.parametrize("how", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("how", slow_after(1, ["fork", "forkserver", "spawn"]))
 def test_a_multiprocessing_child_delivers_everything_when_it_ends(
     sink: Sink, tmp_path: Path, how: str
 ) -> None:

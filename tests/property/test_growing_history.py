@@ -41,7 +41,7 @@ def as_plain(history: RunHistory) -> dict[str, object]:
     return {name: value for name, value in vars(history).items() if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("number", slow_after(3, range(1, 9)))
+@pytest.mark.parametrize("number", slow_after(1, range(1, 9)))
 def test_every_look_finds_what_a_look_at_the_whole_run_finds(number: int) -> None:
     records = drawn_records(number)
     growing, read = GrowingHistory(), 0

@@ -34,6 +34,7 @@ from otel_rl.records import Row
 from tests.journals.small_run import HALF, LIVE, RANKS, Life, S, start_ns, step
 from tests.support.doors import decode as decode_batch
 from tests.support.kept import to_bytes
+from tests.support.slow import slow_after
 
 MUTATIONS = 1_500
 
@@ -80,7 +81,7 @@ def in_the_identities(body: bytes, chance: random.Random) -> StoredRun:
     return replace(run, state=replace(run.state, table=replace(table, identities=changed)))
 
 
-@pytest.mark.parametrize("mutation", [in_the_state, in_the_identities])
+@pytest.mark.parametrize("mutation", slow_after(1, [in_the_state, in_the_identities]))
 def test_a_state_with_wrong_bytes_is_refused_or_one_to_go_on_from(
     body: bytes, mutation: Callable[[bytes, random.Random], StoredRun]
 ) -> None:
@@ -113,7 +114,7 @@ def bomb_of_arrays(size: int) -> bytes:
     return zlib.compress(b"\xdc\xff\xff" * (size // 3))
 
 
-@pytest.mark.parametrize("made", [bomb, bomb_of_arrays])
+@pytest.mark.parametrize("made", slow_after(1, [bomb, bomb_of_arrays]))
 @pytest.mark.parametrize(
     "read", [decompress, lambda body: list(decompress_each(body))], ids=["one", "parts"]
 )
