@@ -19,7 +19,7 @@ from tests.support.slow import slow_after
 
 FIRST = int(os.environ.get("SIMULATION_FIRST", "0"))
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "250"))
-AT_ONCE = 25
+AT_ONCE = 10
 
 # Each of these has to happen in the worlds that are looked at, or they show nothing of it.
 EVENTS = {

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from otel_rl.records import Decoded, Departure, Export, Measurements, Series, Worker
+from tests.support.slow import slow_after
 from tests.unit.bridge.rows.steps.jobs import EXPECTED, REPORTED, T0, Job, S, ranks
 
 
@@ -81,8 +82,8 @@ def staggered(begins_s: Sequence[float], *, known: bool = False, until: int = 1_
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize(
     "begins_s",
-    [(0, 0.1, 0.2, 0.3), (0, 0.8, 2.5, 4), (0, 4, 8, 12)],
-    ids=["at once", "4 s", "12 s"],
+    slow_after(1, [[0, 0.8, 2.5, 4], [0, 0.1, 0.2, 0.3], [0, 4, 8, 12]]),
+    ids=["4 s", "at once", "12 s"],
 )
 def test_processes_without_an_index_that_start_one_after_another_have_one_row_a_step(
     begins_s: Sequence[float], restarts: bool

@@ -24,8 +24,8 @@ from tests.unit.bridge.rows.steps.jobs import EXPECTED, REPORTED, T0, Job, S, ra
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize("per_export", [1, 5])
-@pytest.mark.parametrize("lag_s", [0.0, 0.2])
+@pytest.mark.parametrize("per_export", slow_after(1, [5, 1]))
+@pytest.mark.parametrize("lag_s", slow_after(1, [0.2, 0.0]))
 def test_a_rollback_of_four_ranks_makes_one_row_a_step_again(
     lag_s: float, per_export: int, restarts: bool
 ) -> None:

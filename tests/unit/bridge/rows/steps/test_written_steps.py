@@ -5,6 +5,7 @@ import pytest
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.steps.step import OpenStep, StepRow
 from otel_rl.bridge.rows.steps.written_steps import StepLogs, WrittenSteps
+from tests.support.slow import slow_after
 
 GROUPS = 1_000
 MOST_BYTES = 16 << 20
@@ -128,7 +129,7 @@ def test_beyond_the_bound_the_lowest_steps_are_left() -> None:
     assert kept.steps.take(5) is not None
 
 
-@pytest.mark.parametrize("commits", [False, True])
+@pytest.mark.parametrize("commits", slow_after(1, [True, False]))
 def test_wide_steps_are_bounded_by_their_bytes(commits: bool) -> None:
     kept = Journal()
     for number in range(40):
