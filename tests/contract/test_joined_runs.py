@@ -633,6 +633,7 @@ def test_the_environment_of_the_owner_says_it_all(
     assert numbers(server, run, owner.id) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_the_sdk_calls_the_shared_mode_by_the_same_number() -> None:
     from wandb.proto import wandb_telemetry_pb2
 

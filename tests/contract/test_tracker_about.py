@@ -128,6 +128,7 @@ def test_a_run_at_the_server_has_them_once_however_often_its_writer_dies(
     )
 
 
+@pytest.mark.slow
 def test_trackio_reads_back_what_a_program_logs_under_a_name_of_trackio_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

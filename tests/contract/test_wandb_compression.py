@@ -9,6 +9,7 @@ from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
+from tests.support.slow import slow_after
 from tests.support.wandb_server import WandbServer
 
 pytestmark = [
@@ -20,7 +21,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("features", "encodings"), [([], {None}), (["FILESTREAM_GZIP"], {"gzip"})])
+@pytest.mark.parametrize(
+    ("features", "encodings"), slow_after(1, [(["FILESTREAM_GZIP"], {"gzip"}), ([], {None})])
+)
 def test_rows_are_compressed_if_the_server_takes_that(
     features: list[str],
     encodings: set[str | None],

@@ -80,6 +80,7 @@ def test_the_server_has_the_files_that_the_program_itself_would_have_sent(
     assert config["value"] == HOSTS
 
 
+@pytest.mark.slow
 def test_an_offline_run_has_them_beside_it(tmp_path: Path) -> None:
     by_module = replace(STARTED, command=("-m", "train", "--lr", "1e-6"))
     run = written(tmp_path, Description(provenance=by_module, hosts=HOSTS))

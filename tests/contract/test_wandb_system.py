@@ -137,6 +137,7 @@ def test_the_server_gets_the_keys_of_wandb_with_labels_and_the_time_of_the_row(
     assert not [prefix for prefix in config["value"] if prefix.startswith("host/")]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_an_offline_run_has_them_too(tmp_path: Path) -> None:
     run = info(tmp_path)
