@@ -223,10 +223,15 @@ class SqliteJournal:
         connection.close()
 
 
+# One statement: other threads may run at each, and the journal's then waits for them.
+_PAGES_IN_USE: Final = (
+    "SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count"
+)
+
+
 def _size(connection: Connection) -> int:
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-    return int(pages - free) * PAGE_BYTES
+    (pages,) = connection.execute(_PAGES_IN_USE).fetchone()
+    return int(pages) * PAGE_BYTES
 
 
 def _commit(
@@ -239,7 +244,6 @@ def _commit(
     """
     done: list[Callable[[], None]] = []
     try:
-        check()
         connection.execute("BEGIN IMMEDIATE")
         if len(group) == 1:  # nearly always: nobody else's work is to be kept if it fails
             ((function, result),) = group
@@ -247,7 +251,7 @@ def _commit(
         else:
             done += [_run_apart(connection, *one) for one in group]
         connection.execute("COMMIT")
-        check()  # once more: it may have gone while the disk was waited for
+        check()  # last: they may go while the disk is waited for
     except Exception as exc:  # noqa: BLE001  # handed to every caller of the group
         with contextlib.suppress(sqlite3.Error):  # or the callers would wait for ever
             if connection.in_transaction:
