@@ -68,6 +68,7 @@ def shown(files: dict[str, bytes], reference: dict[str, object]) -> list[list[ob
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_an_offline_run_has_one_table_of_all_samples(tmp_path: Path) -> None:
     run = info(tmp_path)

@@ -379,6 +379,7 @@ def test_samples_of_all_steps_are_one_table_and_the_console_is_beside_the_owner_
 # Endings
 
 
+@pytest.mark.slow
 def test_rows_that_come_after_the_owner_has_finished_change_nothing_else(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:
@@ -394,6 +395,7 @@ def test_rows_that_come_after_the_owner_has_finished_change_nothing_else(
     assert (server.run(owner.id).complete, server.run(owner.id).exit_code) == (True, 3)
 
 
+@pytest.mark.slow
 def test_gpus_of_the_workers_are_in_the_system_panels_of_the_owners_run(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:
@@ -583,6 +585,7 @@ def test_a_run_that_never_begins_is_not_made(owner: Owner, home: Path, server: W
     assert server.run_ids() == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("owner")  # whose process has loaded W&B: the other run soon begins
 def test_a_run_that_begins_after_the_first_rows_is_joined_when_it_does(
     owners: Owners, home: Path, server: WandbServer
@@ -622,6 +625,7 @@ def test_a_run_cannot_be_joined_offline(home: Path, monkeypatch: pytest.MonkeyPa
         writer.open(joining(home, "any"))
 
 
+@pytest.mark.slow
 def test_the_environment_of_the_owner_says_it_all(
     owner: Owner, home: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ def copies(run: RunInfo) -> list[tuple[int, int | None]]:
     return [(len(copy.history), copy.exit_code) for copy in found]
 
 
+@pytest.mark.slow
 def test_a_run_is_finished_when_it_was_read_back_and_only_then_an_older_copy_goes(
     run: RunInfo, limit: Limit
 ) -> None:

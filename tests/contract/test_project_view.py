@@ -96,6 +96,7 @@ def test_what_is_healthy_stands_beside_the_charts_of_what_is_learned(first: Wand
     assert f"**Reward mean, trainer**: {METRICS['rl.reward.mean'].healthy}" in note
 
 
+@pytest.mark.slow
 def test_a_later_run_replaces_it_only_with_more(tmp_path: Path, server: WandbServer) -> None:
     session(tmp_path, "one", [LOSS])
     session(tmp_path, "two", [REWARD])  # without what the first one shows

@@ -51,6 +51,7 @@ def rows(first: int, end: int) -> list[Row]:
     return made
 
 
+@pytest.mark.slow
 def test_an_offline_run_has_the_lines_after_a_kill(tmp_path: Path) -> None:
     run = info(tmp_path)
     with WriterProcess("wandb") as writer:

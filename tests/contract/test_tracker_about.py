@@ -171,6 +171,7 @@ def test_mlflow_has_them(tmp_path: Path) -> None:
     assert (table["columns"], table["data"]) == (TEXTS.columns, TEXTS.rows)
 
 
+@pytest.mark.slow
 def test_trackio_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     run = info(tmp_path)

@@ -93,8 +93,9 @@ def answering(handler: type[_Refusing]) -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("tracker", "option"), slow_after(1, [("trackio", "server_url"), ("mlflow", "tracking_uri")])
+    ("tracker", "option"), [("trackio", "server_url"), ("mlflow", "tracking_uri")]
 )
 def test_a_server_that_limits_rates_is_asked_again_later(
     tracker: str, option: str, tmp_path: Path
@@ -112,6 +113,7 @@ def test_refused_credentials_of_mlflow_are_rejected_with_a_hint(tmp_path: Path) 
     assert "MLFLOW_TRACKING_USERNAME" in error.hint
 
 
+@pytest.mark.slow
 def test_a_wrong_token_of_trackio_is_rejected_with_a_hint(
     tmp_path: Path, trackio_server: TrackioServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -383,7 +383,7 @@ def test_a_name_that_wandb_cannot_take_costs_no_row(place: Place) -> None:
     assert others == rows(1, 3)
 
 
-@pytest.mark.parametrize("place", slow_after(len(FAST_PLACES), KEPT_PLACES), indirect=True)
+@pytest.mark.parametrize("place", slow_after(1, KEPT_PLACES), indirect=True)
 def test_a_run_with_rows_of_another_journal_is_refused_before_anything_is_written(
     place: Place,
 ) -> None:
@@ -453,6 +453,7 @@ def test_a_row_that_is_too_long_loses_what_wandb_has_no_room_for_and_says_how_mu
     assert others == rows(1, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
 def test_nothing_of_the_bridges_own_telemetry_reaches_wandb(
     place: Place, server: WandbServer, monkeypatch: pytest.MonkeyPatch
@@ -592,6 +593,7 @@ def test_a_refused_key_is_rejected_with_a_hint(place: Place, server: WandbServer
     assert "WANDB_API_KEY" in caught.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
 def test_an_upload_that_died_of_one_401_is_noticed_and_the_rows_are_sent_again(
     place: Place, server: WandbServer

@@ -12,7 +12,6 @@ from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import Attempt, Description, ExperimentKey, KeySpec, Row
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names
-from tests.support.slow import slow_after
 from tests.support.wandb_offline import read_offline_run, run_directories
 from tests.support.wandb_server import WandbServer
 
@@ -160,9 +159,10 @@ def own_axis(history: list[dict[str, float]]) -> list[tuple[float | None, float]
 OWN_AXIS = [(step if attempt == 2 else None, attempt) for attempt, step in PASSES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "axis"),
-    slow_after(1, [({}, SECOND), ({"attempt_axes": "false"}, "step")]),
+    [({}, SECOND), ({"attempt_axes": "false"}, "step")],
     ids=["moves", "stays"],
 )
 def test_charts_show_the_newest_attempt_unless_all_are_wanted(

@@ -75,6 +75,7 @@ def test_rows_of_every_kind_are_there_with_the_axis_of_their_keys(tmp_path: Path
     assert run.metrics[REWARD.key] == "step/attempt_2"
 
 
+@pytest.mark.slow
 def test_many_rows_are_there_once_and_in_order(tmp_path: Path) -> None:
     many = [Row(n, n, NOON_NS + n, {f"m{m}": n + m / 10 for m in range(50)}) for n in range(3_000)]
     run = written(tmp_path / "run", many)

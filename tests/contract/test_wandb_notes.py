@@ -79,6 +79,7 @@ def test_an_edit_during_a_resumed_run_stays(tmp_path: Path, server: WandbServer)
     assert server.run(run.run_id).notes == "mine"
 
 
+@pytest.mark.slow
 def test_notes_that_the_program_gives_later_join_those_of_ours(
     tmp_path: Path, server: WandbServer
 ) -> None:

@@ -146,6 +146,7 @@ def test_an_offline_run_has_them_too(tmp_path: Path) -> None:
     assert "gpu.0.gpu/l:node2.trainer-1" in read_offline_run(path).system
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_they_can_be_switched_off(server: WandbServer, tmp_path: Path) -> None:
     run = info(tmp_path, system_panels="false")

@@ -180,6 +180,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_killed_bridge_costs_each_run_nothing_but_a_resend(tracker: str, tmp_path: Path) -> None:
     names = [f"run-{n}" for n in range(5)]

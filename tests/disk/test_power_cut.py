@@ -208,6 +208,7 @@ def test_nothing_acknowledged_is_lost_with_the_power(scratch: Path) -> None:
         run_state_machine_as_test(PowerCuts, settings=LIGHT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("synchronous", ["NORMAL", "OFF"])
 def test_a_journal_that_does_not_sync_each_commit_is_caught(
     scratch: Path, synchronous: str

@@ -153,6 +153,7 @@ def waiting_values(directory: Path) -> int:
     return int(found)
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_read_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

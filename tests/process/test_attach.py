@@ -66,6 +66,7 @@ def environment(home: Path, server: WandbServer, **extra: str) -> dict[str, str]
     return clean_environment(home, **variables | extra)
 
 
+@pytest.mark.slow
 def test_one_run_has_what_the_script_logs_to_wandb_and_what_it_reports_by_otel(
     tmp_path: Path, server: WandbServer
 ) -> None:

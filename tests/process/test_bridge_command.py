@@ -197,6 +197,7 @@ def test_what_was_acknowledged_before_kill_9_is_in_the_run_after_the_next_start(
     assert losses(tmp_path, "a") == [(step, float(step)) for step in range(50)]
 
 
+@pytest.mark.slow
 def test_rows_appear_while_the_run_goes_on(tmp_path: Path) -> None:
     # A busy machine may take longer to start the writer than a step stays open by default.
     at_once = {**OPEN_FOR_LONG, "OTEL_RL_BRIDGE__ROWS__START_WAIT": "0"}

@@ -104,6 +104,7 @@ def test_a_changed_token_file_counts_from_the_next_request_on(tmp_path: Path) ->
         connection.close()
 
 
+@pytest.mark.slow
 def test_changed_certificates_are_those_of_new_connections_of_both_protocols(
     tmp_path: Path,
 ) -> None:

@@ -58,6 +58,7 @@ def test_prometheus_reads_every_metric_beside_mutual_tls(tmp_path: Path) -> None
     assert "process_cpu_seconds_total " in answer.text
 
 
+@pytest.mark.slow
 def test_prometheus_reads_how_long_rows_take_by_team_and_tracker(tmp_path: Path) -> None:
     """The delay of a step's row begins with the last request for the step, not with the first."""
     config = "".join(
@@ -92,6 +93,7 @@ def test_prometheus_reads_how_long_rows_take_by_team_and_tracker(tmp_path: Path)
         assert f'{waiting}team="red"}} ' in plain_http.get(page, timeout=60).text
 
 
+@pytest.mark.slow
 def test_no_request_is_refused_while_tokens_and_certificates_change(tmp_path: Path) -> None:
     """A sender whose token stays loses nothing, on old and new connections, under load."""
     kept, tokens, files = "kept-" + "k" * 32, tmp_path / "tokens", tls_files(tmp_path)
@@ -207,6 +209,7 @@ def test_systemd_hears_that_a_bridge_is_ready_alive_and_stopping(
             assert bridge.process.wait(120) == 0
 
 
+@pytest.mark.slow
 def test_a_watchdog_of_another_process_hears_nothing(tmp_path: Path) -> None:
     name = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -268,6 +271,7 @@ def test_the_log_is_json_one_line_a_record_and_names_who_is_refused_once(tmp_pat
     assert "The bearer token is not known any more: team team had it." in refused[3]
 
 
+@pytest.mark.slow
 def test_a_log_format_that_is_none_is_an_error_at_start(tmp_path: Path) -> None:
     done = subprocess.run(
         [*OTEL_RL, "runs"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,

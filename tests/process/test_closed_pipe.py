@@ -75,6 +75,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_a_run_with_closed_standard_error_is_whole(trained: Path) -> None:
     assert [row.step for row in jsonl_rows(trained, "e") if "trainer/loss" in row.values] == [
         *range(20)

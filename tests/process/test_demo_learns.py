@@ -322,6 +322,7 @@ def test_a_killed_replica_is_replaced_and_its_requests_are_done_by_others(
     running.wait_for_its_end()
 
 
+@pytest.mark.slow
 def test_a_crashed_trainer_ends_the_run_and_is_named(start: Start) -> None:
     with serve(Sink()) as sink:
         running = start(small(steps=100_000), **reporting_to(sink))

@@ -61,6 +61,7 @@ def test_the_run_has_each_value_once(tmp_path: Path, *, uses_its_own: bool) -> N
         ]
 
 
+@pytest.mark.slow
 def test_spans_go_to_a_processor_of_the_program_to_the_last_one(tmp_path: Path) -> None:
     script = """
     from opentelemetry import trace

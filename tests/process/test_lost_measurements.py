@@ -75,6 +75,7 @@ def test_measurements_that_found_no_room_are_said_last_and_the_status_is_that_of
     assert (found["exit_status"], found["lost"]) == (of_command, {"not_stored": 1})
 
 
+@pytest.mark.slow
 def test_a_command_whose_measurements_found_room_has_lost_nothing(tmp_path: Path) -> None:
     done = run(tmp_path, "--fail-on-loss", n=10)
     assert "LOST" not in done.err
@@ -164,7 +165,8 @@ def test_a_disk_with_little_room_is_said_before_the_command_starts(filled: Fille
     assert said.index(warning) < said.index(next(line for line in said if "OTLP on" in line))
 
 
-@pytest.mark.parametrize(("options", "status"), slow_after(1, [(("--fail-on-loss",), 74), ((), 0)]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "status"), [(("--fail-on-loss",), 74), ((), 0)])
 def test_a_disk_that_is_full_at_the_start_does_not_keep_a_command_from_its_work(
     tmp_path: Path, disk: SmallDisk, options: tuple[str, ...], status: int
 ) -> None:

@@ -179,6 +179,7 @@ def test_an_agent_is_told_what_the_command_tells_and_the_schema_promises(data: P
     over_stdio(data, talk)
 
 
+@pytest.mark.slow
 def test_mistakes_are_told_with_a_way_out(data: Path) -> None:
     async def talk(session: ClientSession) -> None:
         assert "There are: " in await refusal(session, "diagnose", run="none")
@@ -272,6 +273,7 @@ def test_http_answers_on_loopback_and_not_to_another_name(data: Path) -> None:
         asyncio.run(main(url))
 
 
+@pytest.mark.slow
 def test_http_for_other_machines_needs_the_token(data: Path) -> None:
     async def main(url: str, token: str) -> None:
         async with httpx2.AsyncClient() as client:
@@ -283,6 +285,7 @@ def test_http_for_other_machines_needs_the_token(data: Path) -> None:
         asyncio.run(main(re.sub(r"//[^:]+:", "//127.0.0.1:", url), token))
 
 
+@pytest.mark.slow
 def test_a_token_of_a_team_shows_its_runs_only_until_it_is_replaced(
     data: Path, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def run(directory: Path, lines: list[list[str]]) -> list[list[object]]:
     return found
 
 
+@pytest.mark.slow
 def test_help_needs_no_extra(tmp_path: Path) -> None:
     for name, (status, text) in zip(
         COMMANDS, run(tmp_path, [[name, "--help"] for name in COMMANDS]), strict=True

@@ -30,6 +30,7 @@ WIDE = """
 """
 
 
+@pytest.mark.slow
 def test_300_keys_are_in_the_program_s_own_sections_over_one_axis(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(WIDE))
     usual = ["--names", "framework", "--detail", "basic"]

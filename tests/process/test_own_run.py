@@ -48,6 +48,7 @@ def told(home: Path, server: WandbServer, code: str, **extra: str) -> list[tuple
         ]
 
 
+@pytest.mark.slow
 def test_the_path_is_told_again_once_init_names_another_run(
     tmp_path: Path, server: WandbServer
 ) -> None:

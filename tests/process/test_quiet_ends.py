@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import otel_rl
-from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -84,15 +83,13 @@ def test_a_run_without_a_metric_is_said_once(tmp_path: Path) -> None:
     assert len([line for line in said if "ended with no metric" in line]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ends", "state", "said"),
-    slow_after(
-        1,
-        [
-            ("raise RuntimeError('boom')", "crashed", "crashed: trainer/0"),
-            ("", "finished", "ended with no metric"),
-        ],
-    ),
+    [
+        ("raise RuntimeError('boom')", "crashed", "crashed: trainer/0"),
+        ("", "finished", "ended with no metric"),
+    ],
 )
 def test_a_run_that_ends_before_its_command_is_said_once(
     tmp_path: Path, ends: str, state: str, said: str

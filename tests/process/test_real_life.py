@@ -110,6 +110,7 @@ def test_a_data_loader_that_is_torn_down_takes_nothing_from_the_trainer() -> Non
     assert {resource["process.pid"] for resource in sink.resources()} == trainers | loaders
 
 
+@pytest.mark.slow
 def test_threads_that_record_at_once_lose_nothing() -> None:
     sink = reported(
         """
@@ -137,6 +138,7 @@ def test_threads_that_record_at_once_lose_nothing() -> None:
     assert [*sums(sink.metrics, "tokens").values()] == [4000]
 
 
+@pytest.mark.slow
 def test_tasks_that_take_turns_keep_their_metrics_phases_and_spans_apart() -> None:
     sink = reported(
         """
@@ -296,6 +298,7 @@ def test_a_thousand_metrics_in_one_call_are_all_in_the_run(tmp_path: Path) -> No
         assert logged == [n + step / 10 for n in range(1000)]
 
 
+@pytest.mark.slow
 def test_scalars_of_numpy_are_numbers_wherever_they_are_given() -> None:
     sink = reported(
         """

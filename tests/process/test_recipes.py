@@ -153,6 +153,7 @@ def test_torchrun_on_several_machines(site: Site) -> None:
     assert site.workers("grpo-7b", "1") == trainers(4)
 
 
+@pytest.mark.slow
 def test_slurm(site: Site) -> None:
     (script,) = recipe("slurm")
     job = {"SLURM_JOB_NAME": "grpo-7b", "SLURM_JOB_ID": "4711"}

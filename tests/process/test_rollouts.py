@@ -105,6 +105,7 @@ def going(tmp_path: Path, browser: Browser) -> Iterator[Going]:
         process.wait(120)
 
 
+@pytest.mark.slow
 def test_rollouts_that_hang_come_to_the_top_and_end_with_their_killed_worker(going: Going) -> None:
     browser = going.browser
     browser.wait("document.querySelectorAll('#flight tbody tr').length >= 4")

@@ -66,6 +66,7 @@ def steps(script: Path) -> list[int]:
     return [row.step for row in jsonl_rows(script.parent, "e") if "trainer/x" in row.values]
 
 
+@pytest.mark.slow
 def test_a_child_of_the_script_reports(script: Path) -> None:
     run(script, [], [sys.executable, script])
     assert steps(script) == [0, 1, 2]

@@ -66,7 +66,7 @@ STRANGER = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", slow_after(1, ["fork", "spawn"]))
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_strangers_4000_values_from_4_processes_are_all_in_one_run(
     tmp_path: Path, method: str
 ) -> None:
@@ -447,9 +447,10 @@ def test_a_command_that_fails_before_it_reports_is_not_told_to_instrument(tmp_pa
     assert "Does CMD record" not in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "is_said"),
-    slow_after(1, [([], True), (["--"], False)]),
+    [([], True), (["--"], False)],
     ids=["without the two dashes", "behind two dashes"],
 )
 def test_an_option_of_run_behind_the_command_is_said_to_be_given_to_it(
@@ -466,7 +467,7 @@ def test_standard_output_belongs_to_the_command(silent: Finished) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exists", slow_after(1, [False, True]))
+@pytest.mark.parametrize("exists", [False, True])
 def test_only_its_owner_can_read_the_data_directory_or_the_journal_in_it(
     tmp_path: Path, exists: bool
 ) -> None:
@@ -793,15 +794,13 @@ MEASURED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "keys"),
-    slow_after(
-        1,
-        [
-            (("--detail", "full"), {"trainer/loss", "mine", "trainer/grad/abs_max"}),
-            ((), {"trainer/loss", "mine"}),
-        ],
-    ),
+    [
+        (("--detail", "full"), {"trainer/loss", "mine", "trainer/grad/abs_max"}),
+        ((), {"trainer/loss", "mine"}),
+    ],
 )
 def test_the_tracker_gets_as_much_detail_as_is_asked_for(
     tmp_path: Path, options: tuple[str, ...], keys: set[str]

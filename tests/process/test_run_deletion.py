@@ -20,6 +20,7 @@ from otel_rl.run_id import run_id
 from tests.lab.running import Bridge
 from tests.process.commands import OTEL_RL, Finished, clean_environment, otel_rl, otel_rl_here
 from tests.support.postgres import PostgresServer
+from tests.support.slow import slow_after
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
@@ -123,7 +124,9 @@ def test_without_a_clear_name_or_a_yes_nothing_is_deleted(data: Path, name: str,
     assert sorted(listed(data)) == ["grpo/a", "grpo/b"]
 
 
-@pytest.mark.parametrize(("answer", "status", "left"), [(b"\n", 1, 2), (b"y\n", 0, 1)])
+@pytest.mark.parametrize(
+    ("answer", "status", "left"), slow_after(1, [(b"y\n", 0, 1), (b"\n", 1, 2)])
+)
 def test_in_a_terminal_it_asks(data: Path, answer: bytes, status: int, left: int) -> None:
     command = [*OTEL_RL, "runs", str(data), "--delete", "grpo/a"]
     environment = clean_environment(data)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import Finished, clean_environment, jsonl_rows, otel_rl, otel_rl_here
-from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -83,16 +82,13 @@ def lines(done: Finished, word: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "environ"),
-    slow_after(
-        1,
-        [
-            (["--grpc"], {}),
-            ([], {"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}),
-            ([], {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}),
-            ([], {"OTEL_METRICS_EXPORTER": "otlp_proto_grpc"}),
-            (["--grpc"], {"OTEL_EXPORTER_OTLP_INSECURE": "false"}),
-        ],
-    ),
+    [
+        (["--grpc"], {}),
+        ([], {"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}),
+        ([], {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}),
+        ([], {"OTEL_METRICS_EXPORTER": "otlp_proto_grpc"}),
+        (["--grpc"], {"OTEL_EXPORTER_OTLP_INSECURE": "false"}),
+    ],
 )
 def test_a_stock_sdk_that_speaks_only_grpc_is_in_the_run(
     tmp_path: Path, options: list[str], environ: dict[str, str]
@@ -206,7 +202,7 @@ def config_file(directory: Path, endpoint: str, *, has_resource: bool) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "endpoint",
-    slow_after(1, ["${OTEL_EXPORTER_OTLP_ENDPOINT}", "${OTEL_EXPORTER_OTLP_ENDPOINT:-http://c:1}"]),
+    ["${OTEL_EXPORTER_OTLP_ENDPOINT}", "${OTEL_EXPORTER_OTLP_ENDPOINT:-http://c:1}"],
 )
 def test_an_sdk_whose_file_names_the_variables_is_in_the_run(tmp_path: Path, endpoint: str) -> None:
     file = config_file(tmp_path, endpoint, has_resource=True)
@@ -229,6 +225,7 @@ TRACED = """
 """
 
 
+@pytest.mark.slow
 def test_a_trace_of_the_launcher_goes_on_in_the_process(tmp_path: Path) -> None:
     trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
     done = run(tmp_path, TRACED, TRACEPARENT=f"00-{trace_id}-00f067aa0ba902b7-01")

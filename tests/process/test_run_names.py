@@ -276,17 +276,15 @@ def wandb_runs(directory: Path) -> list[OfflineRun]:
     return [*map(read_offline_run, sorted((directory / "wandb").glob("offline-run-*")))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words", "environment", "expected"),
-    slow_after(
-        1,
-        [
-            ([], ["project=code", "display_name=seed-1"], {"WANDB_PROJECT": "env"}, "code"),
-            (["--project", "typed"], ["project=code"], {"WANDB_PROJECT": "env"}, "typed"),
-            ([], [], {"WANDB_PROJECT": "env"}, "env"),
-            ([], [], {}, "otel_rl"),
-        ],
-    ),
+    [
+        ([], ["project=code", "display_name=seed-1"], {"WANDB_PROJECT": "env"}, "code"),
+        (["--project", "typed"], ["project=code"], {"WANDB_PROJECT": "env"}, "typed"),
+        ([], [], {"WANDB_PROJECT": "env"}, "env"),
+        ([], [], {}, "otel_rl"),
+    ],
 )
 def test_the_project_is_typed_or_the_programs_or_the_environments_in_this_order(
     tmp_path: Path,
@@ -334,6 +332,7 @@ def test_with_wandb_disabled_the_command_runs_and_nothing_is_recorded(
     assert [one.name for one in tmp_path.iterdir()] == ["train.py"]
 
 
+@pytest.mark.slow
 def test_with_wandb_disabled_another_tracker_records(tmp_path: Path) -> None:
     path = script(tmp_path, SENDER)
     options = ("--tracker", "wandb,jsonl", "--experiment", "e", "--trial", "t")
@@ -372,6 +371,7 @@ def continued(directory: Path) -> list[str]:
     return [one[CONTINUED] for one in labels if CONTINUED in one]
 
 
+@pytest.mark.slow
 def test_a_job_under_the_names_of_one_that_has_ended_is_told_by_the_bridge_and_in_the_run(
     tmp_path: Path,
 ) -> None:

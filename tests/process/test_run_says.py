@@ -92,6 +92,7 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return directory
 
 
+@pytest.mark.slow
 def test_what_several_processes_say_is_one_description(written: Path) -> None:
     found = about(written)
     assert found["config"] == {"lr": 0.2, "model": {"name": "q"}, "temperature": 0.7}

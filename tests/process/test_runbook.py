@@ -171,6 +171,7 @@ def test_a_restored_database_goes_on_with_the_run(tmp_path: Path, postgres: Post
         assert wait_for(lambda: site.has(range(10)), WRITTEN_S), new.said()
 
 
+@pytest.mark.slow
 def test_a_database_that_is_older_than_its_run_writes_nothing_twice(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:

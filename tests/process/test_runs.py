@@ -159,6 +159,7 @@ def test_three_processes_with_one_name_are_one_run(tmp_path: Path) -> None:
         assert found.values("grpo", "experiment-123", f"{role}/value") == [(1, 1.0)]
 
 
+@pytest.mark.slow
 def test_two_inits_without_a_name_are_two_runs_of_the_launch(tmp_path: Path) -> None:
     program = """
         import otel_rl.integrations.wandb as wandb
@@ -186,6 +187,7 @@ PLAIN = """
 """
 
 
+@pytest.mark.slow
 def test_the_id_that_a_run_tells_resumes_it(tmp_path: Path) -> None:
     program = """
         import otel_rl.integrations.wandb as wandb

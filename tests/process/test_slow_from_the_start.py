@@ -50,6 +50,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.slow
 def test_a_stock_program_that_is_slow_from_its_start_is_told_what_bounds_it(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(PROGRAM))

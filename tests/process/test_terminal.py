@@ -143,6 +143,7 @@ def test_of_a_thousand_workers_the_slow_one_is_first_and_the_last_is_reached(cro
         assert b"\x1b[?1049l" in terminal.raw
 
 
+@pytest.mark.slow
 def test_without_colour_where_the_user_wants_none(data: Path) -> None:
     command = [*OTEL_RL, "runs", "--watch", "--data", str(data)]
     for variables, has_colour in (({}, True), ({"NO_COLOR": "1"}, False)):

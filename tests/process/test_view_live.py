@@ -216,6 +216,7 @@ def test_of_an_ended_server_pages_stay_readable_that_nobody_had_opened(
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_what_is_typed_selected_and_chosen_stays_during_a_live_run(run: Run) -> None:
     browser = run.open("timeline")
     browser.wait("document.querySelector('#timeline')?.data")
@@ -269,6 +270,7 @@ def test_controls_of_the_overview_are_made_once(run: Run) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_processes_have_their_host_and_the_slowest_comes_first(run: Run) -> None:
     browser = run.open("workers")
     rows = "[...document.querySelectorAll('tbody tr')].map((one) => one.innerText.split('\\t'))"
@@ -284,6 +286,7 @@ def test_processes_have_their_host_and_the_slowest_comes_first(run: Run) -> None
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_healthy_run_is_called_so_in_the_list_and_one_not_looked_at_is_not(run: Run) -> None:
     browser = run.browser
     cell = f"document.querySelector('[data-run={json.dumps(RUN)}] td:nth-child(7)')?.innerText"
@@ -299,6 +302,7 @@ def test_a_healthy_run_is_called_so_in_the_list_and_one_not_looked_at_is_not(run
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_rows_of_an_offline_run_wait_only_if_something_keeps_them(run: Run) -> None:
     """W&B's library confirms those of an offline run together, when it closes the file."""
     browser = run.open("health")

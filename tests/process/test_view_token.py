@@ -21,7 +21,9 @@ pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize(
-    ("command", "listen"), [("view", "--listen"), ("mcp", "--http")], ids=["view", "mcp"]
+    ("command", "listen"),
+    slow_after(1, [("view", "--listen"), ("mcp", "--http")]),
+    ids=["view", "mcp"],
 )
 def test_json_has_the_address_and_the_token_in_a_field_of_its_own(
     command: str, listen: str, tmp_path: Path

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.process.commands import Row, clean_environment, jsonl_rows, otel_rl
-from tests.support.slow import slow_after
 from tests.support.wandb_offline import read_offline_run, run_directories
 
 pytestmark = pytest.mark.process
@@ -128,7 +127,8 @@ FRAMEWORK = """
 """
 
 
-@pytest.mark.parametrize("package", slow_after(1, FRAMEWORKS))
+@pytest.mark.slow
+@pytest.mark.parametrize("package", FRAMEWORKS)
 def test_what_a_framework_logs_to_wandb_is_in_the_run_without_a_line_of_code(
     tmp_path: Path, package: str
 ) -> None:

@@ -212,6 +212,7 @@ def test_in_a_black_hole_shutdown_keeps_to_its_time_and_counts_what_it_could_not
     assert "lost are 20000 measurements and events" in training.output
 
 
+@pytest.mark.slow
 def test_requests_stay_below_what_a_server_takes() -> None:
     program = LOOP.replace("0.02", "60").replace("5_000", "100_000")
     with serve(Sink()) as sink, worker(sink.url, program) as training:

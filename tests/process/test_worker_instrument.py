@@ -12,7 +12,6 @@ import pytest
 
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
 from tests.support.otlp_sink import Sink, pairs, serve, sums
-from tests.support.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -74,6 +73,7 @@ def test_a_program_that_knows_only_the_api_reports_every_measurement(
     assert all(m.span_id for m in found)
 
 
+@pytest.mark.slow
 def test_the_experiment_may_be_a_resource_attribute(sink: Sink, tmp_path: Path) -> None:
     done = run(
         tmp_path,
@@ -85,9 +85,8 @@ def test_the_experiment_may_be_a_resource_attribute(sink: Sink, tmp_path: Path) 
     assert len(sink.measurements("rl.train.loss")) == 50
 
 
-@pytest.mark.parametrize(
-    "variable", slow_after(1, ["OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("variable", ["OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE"])
 def test_a_configuration_file_that_is_not_read_is_named(
     sink: Sink, tmp_path: Path, variable: str
 ) -> None:

@@ -239,6 +239,7 @@ def test_of_a_late_collector_the_learner_has_waited_for_it_and_for_nothing_else(
         assert whole_s == pytest.approx(iteration_s, abs=EPSILON_S)
 
 
+@pytest.mark.slow
 def test_barriers_and_collectives_of_several_ranks_are_apart_from_waits_and_from_train(
     sink: Sink, tmp_path: Path
 ) -> None:

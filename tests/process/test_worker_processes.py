@@ -209,6 +209,7 @@ def test_a_multiprocessing_child_delivers_everything_when_it_ends(
     assert len(instances(sink)) == 3
 
 
+@pytest.mark.slow
 def test_a_child_of_a_multiprocessing_that_is_loaded_after_init_delivers_everything(
     sink: Sink, tmp_path: Path
 ) -> None:
@@ -361,6 +362,7 @@ def test_a_fork_while_threads_record_and_export_never_hangs(sink: Sink, tmp_path
     assert sorted(steps) == list(range(15))
 
 
+@pytest.mark.slow
 def test_a_grandchild_is_a_worker_too(sink: Sink, tmp_path: Path) -> None:
     run(
         sink,

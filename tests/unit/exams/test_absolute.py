@@ -4,6 +4,7 @@ import pytest
 
 from exams.absolute.case import Truth, examined, is_named
 from otel_rl.diagnose.result import Diagnosis, Observation, Observed, Verdict
+from tests.support.slow import slow_after
 
 SEED = 2
 
@@ -23,7 +24,7 @@ def test_a_place_is_right_only_with_its_kind_its_role_and_its_phase() -> None:
     assert not is_named(SYNC, Diagnosis(0, 40, Verdict.HEALTHY, [], [], None))
 
 
-@pytest.mark.parametrize("number", [3, -4], ids=["slow", "healthy"])
+@pytest.mark.parametrize("number", slow_after(1, [3, -4]), ids=["slow", "healthy"])
 def test_a_case_is_right_and_the_same_again(number: int) -> None:
     mark = examined(number, SEED)
     assert mark.is_right, mark

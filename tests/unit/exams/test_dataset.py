@@ -83,6 +83,7 @@ def test_the_tables_have_what_the_requests_have(tmp_path: Path) -> None:
     assert any(row["step"] is not None and row["value"] is not None for row in metrics)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_one_command_writes_it_with_a_card_and_the_scorer_reads_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

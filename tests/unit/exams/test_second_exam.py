@@ -67,6 +67,7 @@ def test_a_run_is_the_same_each_time_it_is_drawn() -> None:
     assert simulate(run).records == simulate(draw(_named("agents.tool_slow"), 4)).records
 
 
+@pytest.mark.slow
 def test_a_case_is_played_to_a_bridge_that_sees_its_steps() -> None:
     run = draw(_named("lockstep.one_rank_trains_slowly"), 2)
     mark, looks, _ = examined(run)
@@ -95,7 +96,8 @@ def test_a_worker_in_trouble_is_named_in_steps_of_a_quarter_second(name: str, se
     assert not mark.alarms
 
 
-@pytest.mark.parametrize("phase", slow_after(1, ["generation", "sync", "training"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["generation", "sync", "training"])
 def test_the_rank_that_hangs_is_named_and_not_the_controller_that_waits_for_it(phase: str) -> None:
     run = draw(_named(f"lockstep.called_rank_hangs_in_{phase}"), 601)
     mark, looks, _ = examined(run)

@@ -335,6 +335,7 @@ def test_a_run_of_another_bridge_stays_until_its_lease_is_over(postgres: Postgre
         journal.close()
 
 
+@pytest.mark.slow
 def test_ten_thousand_small_runs_leave_a_journal_as_small_as_a_few_do(store: Store) -> None:
     bench = Bench(store.open())
     # A database is asked over a socket: fewer of them show the same.

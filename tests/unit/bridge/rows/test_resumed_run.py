@@ -12,6 +12,7 @@ from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.run_id import run_id
 from tests.journals.small_run import T0, Life, S
 from tests.support.otlp_requests import Attributes, gauge, key_values, metrics_request, point
+from tests.support.slow import slow_after
 
 KEY = ExperimentKey("grpo")
 INFO = RunInfo(KEY, run_id(KEY.experiment, KEY.trial), Path())
@@ -43,7 +44,7 @@ def deliver(life: Life, directory: Path) -> None:
     DeliveryStore(life.journal, "jsonl").confirmed(KEY, start + len(rows))
 
 
-@pytest.mark.parametrize("away_s", [0.5, 6.0, 60.0])
+@pytest.mark.parametrize("away_s", slow_after(1, [6.0, 0.5, 60.0]))
 @pytest.mark.parametrize("every", [None, 7, pytest.param(1, marks=pytest.mark.slow)])
 def test_each_row_is_there_once_with_its_attempt(
     tmp_path: Path, every: int | None, away_s: float

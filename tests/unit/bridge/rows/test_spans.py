@@ -89,6 +89,7 @@ def test_many_steps_are_explained_some_at_a_time_and_each_once(restarts: bool) -
     assert bench.explain(after_s=10) == []
 
 
+@pytest.mark.slow
 def test_the_spans_of_many_processes_are_sorted_in_parts() -> None:
     bench = Bench()
     for number in range(1, 1_001):
@@ -363,6 +364,7 @@ def taken_bytes(bench: Bench) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_2400_spans_of_many_links_and_long_names_take_what_the_limit_says() -> None:
     bench = Bench(max_spans_bytes=2 * MIB)
     assert taken_bytes(bench) < 2.5 * MIB
@@ -414,6 +416,7 @@ def test_spans_of_a_log_are_held_to_the_bound_as_they_are_read() -> None:
     assert peak < 14 * MIB
 
 
+@pytest.mark.slow
 def test_making_room_costs_time_in_proportion_to_the_spans() -> None:
     def sending(n: int) -> Callable[[], None]:
         bench = Bench(max_spans=n // 4)

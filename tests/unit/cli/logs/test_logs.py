@@ -94,6 +94,7 @@ def read(log: Path) -> Log:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_an_update_that_takes_longer_is_named_in_an_offline_run_of_wandb(
     theirs: Path, capsys: pytest.CaptureFixture[str]
