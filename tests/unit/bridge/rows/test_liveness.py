@@ -75,14 +75,6 @@ def test_a_lease_that_ends_without_a_goodbye_is_a_failure(bench: Bench) -> None:
     assert bench.standing == (3, 2, 1, None)
 
 
-def test_a_worker_that_says_goodbye_is_neither_missed_nor_expected(bench: Bench) -> None:
-    bench.start(*map(generator, range(3)))
-    bench.run(5)
-    bench.say_goodbye(generator(1))
-    bench.run(60)
-    assert bench.standing == (2, 2, 0, None)
-
-
 def test_an_error_is_kept_with_its_worker_its_type_and_its_step(bench: Bench) -> None:
     bench.start(generator(0, count=1))
     bench.run(2)
@@ -234,14 +226,6 @@ def test_the_first_error_of_the_end_is_the_cause(failures: Sequence[WorkerFailur
     assert first.worker == "trainer/2"
 
 
-def test_a_worker_that_says_that_it_failed_is_a_failure_at_once(bench: Bench) -> None:
-    bench.start(*map(generator, range(3)))
-    bench.run(5)
-    bench.say_goodbye(generator(1), failed=True)
-    bench.look()
-    assert bench.standing == (3, 2, 1, None)
-
-
 def test_a_goodbye_that_comes_again_is_one(bench: Bench) -> None:
     bench.start(*map(generator, range(3)))
     bench.run(5)
@@ -371,23 +355,6 @@ def test_the_last_word_after_a_replacement_is_who_is_there_now(
     bench.run(30)
     written = [row.values for row in bench.rows if "service/generator/alive" in row.values]
     assert written[-1]["service/generator/alive"] == 1
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize("failed", [False, True])
-def test_a_run_is_noted_as_continued_if_it_had_ended_well_also_over_a_restart_of_the_bridge(
-    bench: Bench, failed: bool, restarts: bool
-) -> None:
-    bench.start(generator(0, count=1))
-    bench.run(3)
-    bench.say_goodbye(generator(0, count=1), failed=failed)
-    bench.run(1)
-    if restarts:
-        bench.restart_bridge(away_s=1)
-    bench.start(generator(0, "second", count=1))
-    bench.run(10)
-    notes = [row for row in bench.rows if "otel_rl/bridge/continued" in row.labels]
-    assert len(notes) == (0 if failed else 1)
 
 
 def test_a_restart_of_the_bridge_notes_no_second_time_that_a_run_goes_on(bench: Bench) -> None:

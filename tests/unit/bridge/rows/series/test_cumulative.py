@@ -28,16 +28,8 @@ def increments(*points: SumPoint) -> list[tuple[float, float] | None]:
     return [None if i is None else (i.value, i.seconds) for i in found]
 
 
-def test_cumulative_points_become_differences() -> None:
-    assert increments(counted(1, 2, 10), counted(1, 3, 25)) == [(10, 1.0), (15, 1.0)]
-
-
 def test_a_point_without_change_is_a_zero_and_not_nothing() -> None:
     assert increments(counted(1, 2, 10), counted(1, 3, 10))[1] == (0, 1.0)
-
-
-def test_a_restart_seen_by_its_start_time_loses_nothing() -> None:
-    assert increments(counted(1, 2, 10), counted(4, 5, 30)) == [(10, 1.0), (30, 1.0)]
 
 
 def test_a_restart_without_a_start_time_is_seen_by_a_smaller_value() -> None:
@@ -54,20 +46,6 @@ def test_a_repeated_point_counts_once() -> None:
 
 def test_an_overtaken_point_says_nothing_new() -> None:
     assert increments(counted(1, 3, 25), counted(1, 2, 10)) == [(25, 2.0), None]
-
-
-def test_without_a_start_time_the_first_point_is_only_a_reference() -> None:
-    assert increments(counted(0, 2, 1000), counted(0, 3, 1007)) == [None, (7, 1.0)]
-
-
-def test_a_start_at_the_first_point_s_own_time_is_none() -> None:
-    # So a Collector has it that scrapes an exporter which has counted since the machine began.
-    assert increments(counted(2, 2, 1000), counted(2, 3, 1007)) == [None, (7, 1.0)]
-
-
-def test_a_collector_that_begins_to_scrape_anew_counts_nothing_twice() -> None:
-    points = counted(2, 2, 1000), counted(2, 3, 1007), counted(9, 9, 1010), counted(9, 10, 1012)
-    assert increments(*points) == [None, (7, 1.0), (3, 6.0), (2, 1.0)]
 
 
 def test_an_exporter_that_was_restarted_with_its_collector_loses_what_nobody_saw_only() -> None:
@@ -151,14 +129,6 @@ def histogram(
     )
 
 
-def test_cumulative_histograms_become_differences() -> None:
-    stream = HistogramStream()
-    stream.advance(histogram(1, 2, (0, 1, 3), (1, 2, 1)))
-    new = stream.advance(histogram(1, 3, (0, 1, 3), (1, 2, 4)))
-    assert new is not None
-    assert (new.count, new.total, [*new.buckets]) == (3, 3.0, [(1, 2, 3)])
-
-
 def test_extremes_of_the_whole_time_are_not_passed_off_as_the_intervals() -> None:
     stream = HistogramStream()
     stream.advance(histogram(1, 2, (0, 1, 3)))
@@ -182,21 +152,6 @@ def test_an_extreme_of_the_whole_time_that_moves_is_the_interval_s() -> None:
 
 def test_a_clock_that_is_set_back_before_the_first_point_loses_no_total() -> None:
     assert increments(counted(5, 3, 10), counted(5, 4, 12)) == [(10, 0.0), (2, 1.0)]
-
-
-def test_lives_that_report_in_turns_are_counted_apart() -> None:
-    """A process that hangs, and the one that was started in its place under the same name."""
-    found = increments(
-        counted(1, 2, 5000), counted(3, 4, 10), counted(1, 5, 5000), counted(3, 6, 20)
-    )
-    assert [i and i[0] for i in found] == [5000, 10, 0, 10]
-
-
-def test_a_first_look_without_a_start_is_a_reference_for_histograms_too() -> None:
-    stream = HistogramStream()
-    looks = [(2, 2, 1000), (2, 3, 1007), (9, 9, 1010), (9, 10, 1012)]
-    found = [stream.advance(histogram(start, t, (0, 1, n))) for start, t, n in looks]
-    assert [new and new.count for new in found] == [None, 7, 3, 2]
 
 
 def test_steps_that_a_stock_sdk_counts_by_itself_are_bounded() -> None:
@@ -303,11 +258,6 @@ def test_intervals_without_buckets_count_whole() -> None:
 @pytest.mark.parametrize("kind", ["delta", "cumulative"])
 def test_an_empty_histogram_says_nothing(kind: str) -> None:
     assert HistogramStream().advance(histogram(1, 2, kind=kind)) is None
-
-
-def test_the_last_points_of_a_life_may_come_after_the_first_of_the_next() -> None:
-    found = increments(counted(1, 2, 10), counted(5, 6, 3), counted(1, 4, 25), counted(5, 7, 4))
-    assert [i and i[0] for i in found] == [10, 3, 15, 1]
 
 
 def test_a_life_that_was_never_heard_of_counts_when_it_comes_late() -> None:
