@@ -79,12 +79,6 @@ def test_message_is_taken_as_well_as_bytes() -> None:
     assert kept(admitted) == sound_request()
 
 
-@pytest.mark.parametrize("signal", Signal)
-def test_bytes_that_are_no_protobuf_are_malformed(signal: Signal) -> None:
-    with pytest.raises(MalformedRequest, match="not a protobuf Export"):
-        validate(signal, b"\xff\xff\xff", LIMITS, NOW_NS)
-
-
 def test_an_exemplar_that_is_no_protobuf_makes_the_request_malformed() -> None:
     carrier = point()
     carrier.exemplars.add(as_double=1.0, time_unix_nano=NOW_NS)
@@ -127,14 +121,6 @@ class TestExperiment:
         assert admitted.refused == {Refusal.NO_EXPERIMENT: 2}
         assert "rl.experiment.name" in admitted.message
         assert "OTEL_RESOURCE_ATTRIBUTES" in admitted.message
-
-    def test_resource_with_an_experiment_is_taken_beside_one_without(self) -> None:
-        request = metrics_request(gauge(point(1)))
-        request.MergeFrom(metrics_request(gauge(point(2)), resource={}))
-        request.MergeFrom(metrics_request(gauge(point(3))))
-        admitted = admit_metrics(request)
-        assert kept_values(admitted) == [1, 3]
-        assert admitted.refused == {Refusal.NO_EXPERIMENT: 1}
 
     def test_default_experiment_is_written_into_the_resource(self) -> None:
         limits = ReceiveLimits(default_experiment="lab")
