@@ -19,11 +19,12 @@ from otel_rl.bridge.delivery.manager import RunState, RunStatus
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from tests.faults.link import Link, Trouble
-from tests.support.slow import selected, slow_after
+from tests.support.slow import selected
 from tests.support.wandb_server import API_KEY, WandbServer
 from tests.unit.bridge.delivery.bench import Bench
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+# Of `make test`, `test_manager.py` has a refusal, and `tests/contract/test_trackers.py` an absence.
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(600)]
 
 FAILED = {RunState.RETRYING, RunState.REJECTED}
 
@@ -42,7 +43,6 @@ class Outage:
 
 
 OUTAGES = [
-    # `make test` looks at this one; a refusal is in `test_manager.py`.
     Outage(Trouble.REFUSED, RunState.RETRYING, "refused"),
     Outage(401, RunState.REJECTED, "WANDB_API_KEY"),
     Outage(500, RunState.RETRYING, "HTTP 500"),
@@ -147,7 +147,7 @@ def stories(
         yield lambda name: begun[name].result()
 
 
-@pytest.fixture(params=slow_after(1, BY_NAME))
+@pytest.fixture(params=BY_NAME)
 def outage(request: pytest.FixtureRequest) -> Outage:
     return BY_NAME[request.param]
 
@@ -157,7 +157,6 @@ def story(outage: Outage, stories: Callable[[str], Story]) -> Story:
     return stories(outage.name)
 
 
-@pytest.mark.slow
 def test_no_row_is_lost_or_doubled_and_delivery_goes_on_by_itself(story: Story) -> None:
     assert story.numbers == list(range(40))
 
