@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings, RunState, RunStatus
-from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.interface import Connection, Room
 from otel_rl.bridge.journal.reader import looking
 from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.errors import JournalClosed
@@ -40,6 +40,7 @@ class ReadOnlyJournal:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self.room = Room(0, lambda _: 0)  # nothing is added
         with looking(directory) as connection:
             (identity,) = connection.execute("SELECT identity FROM meta").fetchone()
         self.identity = str(identity)
@@ -52,8 +53,6 @@ class ReadOnlyJournal:
 
     def read(self) -> AbstractContextManager[Connection]:
         return looking(self._directory)
-
-    def check_room(self, connection: Connection, n_bytes: int, /) -> None: ...
 
     def size(self) -> int:
         return 0

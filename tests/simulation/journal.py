@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from otel_rl.bridge.journal.interface import Connection, Value, write_owned
+from otel_rl.bridge.journal.interface import Connection, Room, Value, write_owned
 from otel_rl.bridge.journal.leases import BridgeLeases, LeaseTable
 from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
@@ -66,6 +66,7 @@ class MemoryJournal(SqliteJournal):
         self._connection.execute(_BRIDGES)
         (self._identity,) = self._connection.execute("SELECT identity FROM meta").fetchone()
         self._max_bytes = 1 << 30
+        self.room = Room(self._max_bytes, lambda _: 0)
         self.crash_rate = 0.0
         self.is_full = False
         self.events = events
@@ -123,6 +124,7 @@ class Way(MemoryJournal):
         self._pause = pause
         self._identity = journal.identity
         self._max_bytes = journal.max_bytes
+        self.room = journal.room
         self._connection = journal._connection
 
     def write(self, function: Callable[[Connection], _T], /) -> _T:

@@ -11,6 +11,9 @@ take the same statements, with ``?`` for parameters.
 """
 
 import logging
+import math
+import threading
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -18,7 +21,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from otel_rl.errors import JournalGone, LeaseLost
+from otel_rl.errors import JournalFull, JournalGone, LeaseLost
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
@@ -143,15 +146,9 @@ class Journal(Protocol):
         """
         ...
 
-    def check_room(self, connection: Connection, n_bytes: int, /) -> None:
-        """Refuse new data that would take the room needed to write present data to trackers.
-
-        Whoever adds data calls this inside ``write``. Turning a batch into rows needs room before
-        the batch's own room is free again, so batches may not take all of it.
-
-        Raises:
-            JournalFull: ``n_bytes`` more would exceed ``max_bytes``.
-        """
+    @property
+    def room(self) -> "Room":
+        """Room for new data, which must not take what present data need to become rows."""
         ...
 
     def size(self) -> int: ...
@@ -159,6 +156,53 @@ class Journal(Protocol):
     def close(self) -> None:
         """Finish the accepted writes, then close. Closing again does nothing."""
         ...
+
+
+_MEASURED_FOR_S: Final = 1.0  # the size changes by what is made of data, and by what others do
+
+
+class Room:
+    """Room of a journal for new data, within its bound. Any thread may call any method.
+
+    The size is measured once a second, and whenever the room seems too small.
+
+    Args:
+        max_bytes: The bound. The journal may exceed it by what is made or taken elsewhere within a
+            second.
+        measure: Returns the size of the journal.
+    """
+
+    def __init__(self, max_bytes: int, measure: Callable[[Connection], int]) -> None:
+        self._max_bytes = max_bytes
+        self._measure = measure
+        # _lock guards everything below.
+        self._lock = threading.Lock()
+        self._measured_at = -math.inf
+        self._used_bytes = 0
+
+    def take(self, connection: Connection, n_bytes: int, *, over_bytes: int = 0) -> None:
+        """Take room for new data, inside the ``write`` that adds the data.
+
+        Turning a batch into rows needs room before the batch's own room is free again, so batches
+        may not take all of it.
+
+        Args:
+            over_bytes: How much the bound may be exceeded.
+
+        Raises:
+            JournalFull: ``n_bytes`` more would exceed the bound.
+        """
+        most = self._max_bytes + over_bytes - n_bytes
+        with self._lock:
+            now = time.monotonic()
+            if self._used_bytes > most or now - self._measured_at > _MEASURED_FOR_S:
+                self._used_bytes, self._measured_at = self._measure(connection), now
+            if self._used_bytes > most:
+                raise JournalFull(
+                    f"The journal has reached its bound of {self._max_bytes} bytes.",
+                    hint="Raise journal.max_bytes; senders retry meanwhile.",
+                )
+            self._used_bytes += n_bytes
 
 
 class Presence:

@@ -24,7 +24,7 @@ import psycopg
 from psycopg import errors
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from otel_rl.bridge.journal.interface import MADE, Connection, Cursor, Presence, Value
+from otel_rl.bridge.journal.interface import MADE, Connection, Cursor, Presence, Room, Value
 from otel_rl.bridge.journal.schema import APPLICATION, TABLES, Dialect, identity_of
 from otel_rl.errors import (
     ConfigError,
@@ -119,8 +119,6 @@ _ENCODINGS: Final = ("UTF8", "SQL_ASCII")
 _ATTEMPTS: Final = 5  # of a transaction that loses against others
 _PAUSE_S: Final = 0.02  # after the first of them, at most; twice that after the next
 
-_MEASURED_FOR_S: Final = 1.0  # the size changes by what others do, too
-
 
 # Of a refused connection, libpq gives the text alone. In another language it counts as unreachable.
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
@@ -131,7 +129,7 @@ class PostgresJournal:
 
     Args:
         url: ``postgresql://user:password@host:port/database``, or any other form that libpq takes.
-        max_bytes: Bound for incoming data, see ``check_room``. The data of all bridges may exceed
+        max_bytes: Bound for incoming data, see ``Room``. The data of all bridges may exceed
             it by what they take in one second.
         connections: Number of connections that this process may open.
 
@@ -152,11 +150,7 @@ class PostgresJournal:
         # What was waiting when the database was found unreachable need not find out by itself.
         self._unreachable: tuple[float, JournalUnavailable] | None = None
         self._presence = Presence()
-        # _measuring guards the three below.
-        self._measuring = threading.Lock()
-        self._measured_at = -math.inf
-        self._measured_bytes = 0
-        self._taken_bytes = 0  # since then, by this process
+        self.room = Room(max_bytes, _size)
         try:
             self._identity = self._write(_prepare)
         except BaseException as exc:
@@ -261,20 +255,6 @@ class PostgresJournal:
                 self._write(lambda connection: connection.execute(_EVERY_TABLE).close())
                 self._presence.there()
 
-    def check_room(self, connection: Connection, n_bytes: int, /) -> None:
-        with self._measuring:
-            now = time.monotonic()
-            if self._room() < n_bytes or now - self._measured_at > _MEASURED_FOR_S:
-                self._measured_bytes = _size(connection)
-                self._measured_at = now
-                self._taken_bytes = 0
-            if self._room() < n_bytes:
-                raise JournalFull(
-                    f"The journal has reached its bound of {self._max_bytes} bytes.",
-                    hint="Raise journal.max_bytes; senders retry meanwhile.",
-                )
-            self._taken_bytes += n_bytes
-
     def size(self) -> int:
         """Return the bytes of batches and of their rows; tables and indexes are larger."""
         with self.read() as connection:
@@ -283,9 +263,6 @@ class PostgresJournal:
     def close(self) -> None:
         self._pool.close()  # whoever waits for a connection is told
         self._threads.shutdown()
-
-    def _room(self) -> int:
-        return self._max_bytes - self._measured_bytes - self._taken_bytes
 
 
 class _Pool:

@@ -300,7 +300,7 @@ class Spool:
         """Insert all of one run's batches, or none of them."""
         key, size = batches[0].experiment, sum(len(batch.payload) for batch in batches)
         run = run_id(key.experiment, key.trial)
-        self._journal.check_room(connection, size - self._over_bytes)
+        self._journal.room.take(connection, size, over_bytes=self._over_bytes)
         known = connection.execute(
             f"SELECT {WAITING}, {ROOM_OF_ROWS} FROM runs WHERE run_id = ?",  # noqa: S608  # ours
             (run,),

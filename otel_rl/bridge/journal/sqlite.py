@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar
 
-from otel_rl.bridge.journal.interface import Connection, Presence
+from otel_rl.bridge.journal.interface import Connection, Presence, Room
 from otel_rl.bridge.journal.schema import Dialect, identity_of
 from otel_rl.bridge.private_files import sync
 from otel_rl.errors import (
@@ -53,7 +53,7 @@ class SqliteJournal:
 
     Args:
         directory: Created if missing; it holds ``JOURNAL_FILE`` and the journal's lock.
-        max_bytes: Bound for incoming data, see ``check_room``. What is made of the data may take as
+        max_bytes: Bound for incoming data, see ``Room``. What is made of the data may take as
             much again.
 
     Raises:
@@ -88,6 +88,7 @@ class SqliteJournal:
             self._lock_file.close()
             raise
         self._presence = Presence()
+        self.room = Room(max_bytes, _size)
         # From here on there are all four.
         self._files = OpenFiles(
             [directory / LOCK_FILE, *(Path(f"{self._path}{end}") for end in ("", "-wal", "-shm"))]
@@ -153,13 +154,6 @@ class SqliteJournal:
         self._readers.put(connection)
         if self._closed.is_set():
             self._close_readers()
-
-    def check_room(self, connection: Connection, n_bytes: int, /) -> None:
-        if _size(connection) + n_bytes > self._max_bytes:
-            raise JournalFull(
-                f"The journal has reached its bound of {self._max_bytes} bytes.",
-                hint="Raise journal.max_bytes; senders retry meanwhile.",
-            )
 
     @property
     def problem(self) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.journal import postgres
+from otel_rl.bridge.journal import interface
 from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.interface import Connection, Journal
 from otel_rl.bridge.journal.postgres import PostgresJournal
@@ -203,7 +203,7 @@ def test_of_bridges_that_open_one_directory_at_once_one_has_it(directory: Path) 
 def test_what_comes_in_between_two_looks_at_the_size_counts(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_MEASURED_FOR_S", 1e9)
+    monkeypatch.setattr(interface, "_MEASURED_FOR_S", 1e9)
     journal = PostgresJournal(postgres_url, max_bytes=100_000)
     try:
         spool = Spool(journal)
