@@ -662,6 +662,7 @@ class Run:
         intake.tables = kept.tables
         groups = len(intake.series.keys.groups)
         intake.steps.check(groups)
+        intake.steps.find_workers(intake.series.workers.states)
         intake.windows.check(groups)
         intake.tables.check()
         intake.history = HistoryWriter(kept.history)

@@ -20,7 +20,7 @@ from enum import Enum
 
 from msgspec import field
 
-from otel_rl.bridge.journal.state import Int64, Stored
+from otel_rl.bridge.journal.state import Count, Int64, Stored
 from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
 from otel_rl.records import Worker
 
@@ -99,6 +99,8 @@ class StepPasses(Stored, dict=True):
         others: Whether some stepping workers have not gone back, and are not silent.
         vacant_step: The newest step of the workers without an index, if all of them are silent.
         first: The first step of this pass; None for the first pass.
+        stepping: Places of stepping workers of the last look, which have not gone back, among the
+            workers of the role.
     """
 
     returned: dict[str, Returned] = field(default_factory=dict)
@@ -108,10 +110,10 @@ class StepPasses(Stored, dict=True):
     others: bool = True
     vacant_step: Int64 | None = None
     first: Int64 | None = None
+    stepping: list[Count] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # Stepping workers of the last look, which have not gone back, and whether each has an
-        # index.
+        # The workers of ``stepping``, and whether each has an index.
         self._others: list[tuple[bool, WorkerState]] = []
 
     def went_on(self, worker: WorkerState, newest: int, time_ns: int) -> None:
@@ -180,22 +182,33 @@ class StepPasses(Stored, dict=True):
 
     def look(self, workers: Mapping[Worker, WorkerState], now_ns: int) -> None:
         """Check which workers remain beside those that have gone back."""
-        self.vacant_step, self._others = None, []
+        self.vacant_step, self.stepping = None, []
         if len(self.newest) > 2 * len(workers) + _MAX_GONE:
             labels = {state.label for state in workers.values()}
             self.newest = {of: newest for of, newest in self.newest.items() if of in labels}
         is_indexed = all(worker.index is not None for worker in workers)
-        if is_indexed and not self.returned:  # nearly always
-            return
-        before = [
-            (worker.index, state)
-            for worker, state in workers.items()
-            if state.streams and state.label not in self.returned
-        ]
-        self.others = any(not is_silent(state, now_ns) for _, state in before)
-        self._others = [(index is not None, state) for index, state in before]
-        if not self.others:
-            self.vacant_step = self._vacant(now_ns)
+        is_needed = not is_indexed or bool(self.returned)  # nearly never
+        if is_needed:
+            self.stepping = [
+                place
+                for place, state in enumerate(workers.values())
+                if state.streams and state.label not in self.returned
+            ]
+        self.find(workers)
+        if is_needed:
+            self.others = any(not is_silent(state, now_ns) for _, state in self._others)
+            if not self.others:
+                self.vacant_step = self._vacant(now_ns)
+
+    def find(self, workers: Mapping[Worker, WorkerState]) -> None:
+        """Find the workers of ``stepping`` again, after a restart.
+
+        Raises:
+            IndexError: The role has fewer workers than there were.
+        """
+        known = [*workers.items()] if self.stepping else []
+        found = [known[place] for place in self.stepping]
+        self._others = [(worker.index is not None, state) for worker, state in found]
 
     def _vacant(self, now_ns: int) -> int | None:
         """Return the newest step of the workers without an index, if all of them are silent."""

@@ -14,7 +14,7 @@ workers have gone back, the repeated steps are kept apart. Then they become the 
 rest of the previous pass is closed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from otel_rl.bridge.journal.log import Appended
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
@@ -96,10 +96,7 @@ class OpenSteps:
     def close(self, check: Check) -> list[ClosedStep]:
         """Remove and return the steps that are complete or have waited long enough, ascending."""
         closed: list[ClosedStep] = []
-        of_roles: dict[str, dict[Worker, WorkerState]] = {name: {} for name in self._roles}
-        for worker, state in check.table.workers.states.items():
-            if worker.role in of_roles:
-                of_roles[worker.role][worker] = state
+        of_roles = self._by_role(check.table.workers.states)
         for name, role in self._roles.items():
             workers = of_roles[name]
             if not check.only_surplus:
@@ -108,6 +105,25 @@ class OpenSteps:
                 one = RoleCheck(name, role, [*workers.values()], check, self.attempts)
                 closed += one.closed()
         return closed
+
+    def _by_role(
+        self, workers: Mapping[Worker, WorkerState]
+    ) -> Mapping[str, Mapping[Worker, WorkerState]]:
+        of_roles: dict[str, dict[Worker, WorkerState]] = {name: {} for name in self._roles}
+        for worker, state in workers.items():
+            if worker.role in of_roles:
+                of_roles[worker.role][worker] = state
+        return of_roles
+
+    def find_workers(self, workers: Mapping[Worker, WorkerState]) -> None:
+        """Find the workers again that a restored state names by their places.
+
+        Raises:
+            IndexError: There are fewer workers than the state names.
+        """
+        of_roles = self._by_role(workers)
+        for name, role in self._roles.items():
+            role.passes.find(of_roles[name])
 
     def take_log(self) -> Appended | None:
         return self.logs.take({name: role.written for name, role in self._roles.items()})

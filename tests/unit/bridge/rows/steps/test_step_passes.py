@@ -19,6 +19,7 @@ from otel_rl.records import (
     Worker,
 )
 from otel_rl.semconv.spec import STEP_SPAN
+from tests.support.kept import revived
 from tests.support.slow import slow_after
 from tests.unit.bridge.rows.steps.jobs import EXPECTED, REPORTED, T0, Job, S, ranks
 
@@ -359,3 +360,24 @@ def test_the_steps_of_a_second_pass_are_explained_as_well() -> None:
     job.look(at_s + 90, everything=True)
     explained = [row.step for row in job.rows if any(k.startswith("critical") for k in row.values)]
     assert explained == [*range(1, 31), *range(11, 41)]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_job_whose_last_ranks_leave_before_the_next_look_is_started_again(
+    restarts: bool,
+) -> None:
+    """The bridge may restart between the ends of the old processes and the first sample anew."""
+    job = Job()
+    old = ranks(2, known=False)
+    at_s = job.run(old, range(1, 11), from_s=0, value=1.0)
+    left_ns = T0 + int(at_s * S) + 1
+    departures = [Departure(worker, left_ns, failed=False) for worker in old]
+    job.aligner.add(Decoded([], [], departures=departures), received_ns=left_ns)
+    job.restarts = restarts
+    new = ranks(2, life="new", known=False)
+    if restarts:
+        job.aligner = revived(job.aligner)
+    at_s = job.run(new, range(4, 15), from_s=at_s + 0.5, value=100.0)
+    job.look(at_s + 60, everything=True)
+    assert job.aligner.sample_counts.late == 0
+    assert [step for step, _ in job.losses()] == [*range(1, 11), *range(4, 15)]
