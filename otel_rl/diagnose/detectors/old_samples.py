@@ -6,7 +6,7 @@ from math import inf
 from statistics import median
 
 from otel_rl.diagnose.classify import Subject, only_waits, tracks_about, waits_for_samples
-from otel_rl.diagnose.detectors.workload import follows_a_change
+from otel_rl.diagnose.detectors.workload import change_steps, follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, begun, level, smoothed
@@ -49,6 +49,8 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
         if _steps_at_level(history, track, change) < fills:
             continue
         if follows_a_change(history, change.step, within=fills):
+            continue
+        if _is_of_a_change(history, change):
             continue
         if change.jump < OFTEN and not was_full and not _grows_faster(track):
             continue  # a buffer that fills up from the beginning on
@@ -100,6 +102,15 @@ def _was_full(history: RunHistory, track: Track, change: LevelChange) -> bool:
         for of in tracks.values()
     ]
     return bool(waited) and max(waited) <= GOOD_PART * (change.step - history.first)
+
+
+def _is_of_a_change(history: RunHistory, change: LevelChange) -> bool:
+    """Return whether the change belongs to a later change on purpose.
+
+    Where a smaller batch makes a trend steeper, the clearest level begins before the batch does.
+    """
+    later = (since for since in change_steps(history) if since > change.step)
+    return any(not [*staleness(history.between(history.first, since - 1))] for since in later)
 
 
 def _is_of_pauses(history: RunHistory, track: Track, change: LevelChange) -> bool:

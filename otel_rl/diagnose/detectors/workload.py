@@ -193,11 +193,11 @@ def follows_a_change(history: RunHistory, step: int, *, within: float = _FOLLOWS
         step: The first step of the other level.
         within: Number of steps that settling may take, if more than usual.
     """
-    since = _change_steps(history)
+    since = change_steps(history)
     return any(-1 <= step - moment <= max(within, _FOLLOWS) for moment in since)
 
 
-def _change_steps(history: RunHistory) -> Sequence[int]:
+def change_steps(history: RunHistory) -> Sequence[int]:
     """Return the steps at which the work or the number of workers changed on purpose."""
     steps = [since for _, _, _, since in _resized(history)]
     steps += [since for _, since in new_work(history)]

@@ -31,6 +31,20 @@ def test_no_cause_is_named_at_any_look(number: int) -> None:
     assert not mark.is_false_alarm, mark.said
 
 
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(255, id="more workers"),
+        pytest.param(150, id="a process that joins late", marks=pytest.mark.slow),
+    ],
+)
+def test_samples_that_grow_older_faster_with_other_workers_are_no_alarm(number: int) -> None:
+    mark = examine(draw(141421, number), diagnose)
+
+    assert mark.truth.is_healthy
+    assert not mark.is_false_alarm, mark.said
+
+
 def test_who_waits_for_the_last_in_a_collective_is_not_slow_if_that_one_reports_no_wait() -> None:
     mark = examine(draw(918273, 232), diagnose)
 
