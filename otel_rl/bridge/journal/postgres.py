@@ -129,8 +129,8 @@ class PostgresJournal:
 
     Args:
         url: ``postgresql://user:password@host:port/database``, or any other form that libpq takes.
-        max_bytes: Bound for incoming data, see ``Room``. The data of all bridges may exceed
-            it by what they take in one second.
+        max_bytes: Bound for incoming data, see ``Room``. The data of all bridges may exceed the
+            bound by what they take in one second.
         connections: Number of connections that this process may open.
 
     Raises:

@@ -201,7 +201,7 @@ class StepPasses(Stored, dict=True):
                 self.vacant_step = self._vacant(now_ns)
 
     def find(self, workers: Mapping[Worker, WorkerState]) -> None:
-        """Find the workers of ``stepping`` again, after a restart.
+        """Find the workers of ``stepping``, at a look and after a restart.
 
         Raises:
             IndexError: The role has fewer workers than there were.
