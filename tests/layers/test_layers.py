@@ -1,6 +1,8 @@
 """Bridges with a layer of their safety taken out are found out."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -19,6 +21,19 @@ def test_the_layer_is_in_the_source_and_its_tests_are_there(layer: Layer) -> Non
     for tests in layer.tests:
         path, _, name = tests.partition("::")
         assert not name or f"def {name.partition('[')[0]}(" in (ROOT / path).read_text()
+
+
+@pytest.mark.process
+def test_the_cases_that_judge_a_layer_are_there() -> None:
+    cases = {test for layer in LAYERS.values() for test in layer.tests if "[" in test}
+    collected = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", *sorted(cases)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert collected.returncode == 0, collected.stdout
 
 
 @pytest.fixture(scope="module")

@@ -91,9 +91,11 @@ _VARYING = [
 ]
 
 
-_ON_A_BUSY_MACHINE = re.compile(r"otel-rl: writing the rest: |no clear cause; evidence ")
-"""Begins a line of a busy machine alone: the end takes a while there, and steps take longer without
-a cause that is to be found in the run. A line that names a cause is none of them.
+_ON_A_BUSY_MACHINE = re.compile(
+    r"otel-rl: writing the rest: |(?:no clear cause|slow_training trainer/0); evidence "
+)
+"""Begins a line of a busy machine alone: the end takes a while there, and so do steps, with or
+without the work of theirs that is named. A line that names another cause is none of them.
 """
 
 _WORKER = re.compile(r"\w+/\d+ ")
