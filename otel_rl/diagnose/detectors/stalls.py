@@ -17,7 +17,12 @@ from otel_rl.diagnose.classify import (
     tracks_about,
     work_of,
 )
-from otel_rl.diagnose.detectors.standing_work import TELLING_S, Standing, standing_work
+from otel_rl.diagnose.detectors.standing_work import (
+    TELLING_S,
+    Standing,
+    is_pull,
+    standing_work,
+)
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.quiet_workers import QUIET_S, quiet_workers, report_interval_s
 from otel_rl.diagnose.history.recorded import may_lack_until
@@ -646,8 +651,12 @@ def _behind_their_peers(history: RunHistory, gone: AbstractSet[str]) -> dict[str
     The newest work of the run shows it: a worker that waits comes to no new work. A wait does not
     show it, as the last worker to come to a barrier has none.
     """
-    work = (of for place, of in history.spans.items() if not only_waits(history, place))
-    for of in sorted(work, key=newest_s, reverse=True):
+    work = (
+        (history.counts[place], of)
+        for place, of in history.spans.items()
+        if not only_waits(history, place) and not is_pull(history, place)
+    )
+    for counts, of in sorted(work, key=lambda one: newest_s(one[1]), reverse=True):
         unsure = may_lack_until(of)
         ends = {
             worker: max(track.steps[-1], unsure)
@@ -656,8 +665,16 @@ def _behind_their_peers(history: RunHistory, gone: AbstractSet[str]) -> dict[str
         }
         behind = {worker: step for worker, step in ends.items() if step < max(ends.values())}
         if 0 < len(behind) < len(ends) / 2:
-            return behind
+            until = min(behind.values())
+            if _are_in_step([counts[worker].between(0, until) for worker in ends]):
+                return behind
     return {}
+
+
+def _are_in_step(counts: Iterable[Track]) -> bool:
+    """Return whether all workers do this work equally often, and none at its own pace."""
+    times = [sum(of.values) for of in counts]
+    return max(times) - min(times) <= 1
 
 
 def _is_of_steps(tracks: Mapping[str, Track], stopped_s: float) -> bool:

@@ -87,7 +87,7 @@ def standing_work(history: RunHistory) -> Standing | None:
         if place.phase == STEP_SPAN and (open_step := _open_step(history, place, parts)):
             return open_step
     in_order = sorted(parts, key=lambda place: (parts[place].order_s, place))
-    pulls = [place for place in in_order if _is_pull(history, place)]
+    pulls = [place for place in in_order if is_pull(history, place)]
     for place in [*(place for place in in_order if place not in pulls), *pulls]:
         if behind := parts[place].behind:
             done_s = _told_s(history, place, parts[place].times.keys() - behind)
@@ -99,14 +99,18 @@ def standing_work(history: RunHistory) -> Standing | None:
     place = next(in_turn, own[0])
     # Generators pull weights at their own pace: the next step may wait for their samples.
     awaiting = own[0] if place in pulls else place
-    if waits := _waits_before(history, awaiting, parts[awaiting]):
+    waits = _waits_before(history, awaiting, parts[awaiting])
+    is_training = work_of(awaiting) is Work.TRAINING and parts[awaiting].most == most
+    if waits or is_training:
         makers, workers = _makers(history, awaiting), parts[awaiting].times.keys()
         stood_s = max(_told_s(history, one, workers) for one in [awaiting, *waits])
-        if awaited := _awaited(history, makers, stood_s):
+        if waits and (awaited := _awaited(history, makers, stood_s)):
             return awaited
         report_s = max(report_interval_s(history, worker) for worker in workers)
         if makers and max(_last_s(history, of) for of in makers.values()) <= stood_s + report_s:
             return None  # one of them holds up the others, which have nothing to do
+        if any(not _is_before(history, awaiting, one) for one in waits):
+            return None  # the part has not begun
     if _others_stopped_before(history, parts):
         return None
     workers = parts[place].times.keys()
@@ -119,14 +123,16 @@ def standing_work(history: RunHistory) -> Standing | None:
 
 
 def _waits_before(history: RunHistory, place: PhaseKey, part: _Part) -> Sequence[PhaseKey]:
-    """Return the waits for the samples of a part that have not ended, either, and take time."""
+    """Return the waits for a part's samples that have not ended, and take time or precede it."""
     rhythm = Rhythm.of(history)
     return [
         other
         for other, of in history.spans.items()
-        if other.role == place.role and waits_for_samples(other) and of.keys() == part.times.keys()
+        if other.role == place.role and other != place and waits_for_samples(other)
+        if of.keys() == part.times.keys()
         if all(sum(n.values) == part.most for n in history.counts[other].values())
-        if rhythm and _usual(of) >= SMALL_PART * rhythm.usual_s
+        if (rhythm and _usual(of) >= SMALL_PART * rhythm.usual_s)
+        or _is_before(history, other, place)
     ]
 
 
@@ -169,7 +175,7 @@ def _total(track: Track) -> float:
     return sum(track.values)
 
 
-def _is_pull(history: RunHistory, place: PhaseKey) -> bool:
+def is_pull(history: RunHistory, place: PhaseKey) -> bool:
     """Return whether generators pull weights in this phase, each at its own pace."""
     generates = any(
         other.role == place.role and work_of(other) is Work.GENERATION for other in history.spans

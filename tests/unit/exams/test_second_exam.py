@@ -121,6 +121,11 @@ def test_a_healthy_run_is_right_without_a_cause() -> None:
         ("async.all_generators_hang", 730512),  # the trainers wait for samples
         ("async.all_generators_hang", 12),  # the buffer has nothing to tell
         ("async.scorers_hang", 12),  # no weights are pushed any more
+        ("async.scorers_hang", 399253),  # samples are there at once, as a rule
+        ("async.scorers_hang", 570174),  # who makes them has gone on for a while
+        # Those who make samples at their own pace are in no step together:
+        ("async.all_generators_hang", 30414),
+        ("async.scorers_hang", 118705),
     ],
 )
 def test_who_only_waits_for_samples_is_not_named_when_their_makers_hang(
