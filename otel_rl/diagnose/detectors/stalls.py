@@ -67,7 +67,6 @@ STALL: Final = 10
 SAVE_S: Final = 300.0
 """Time that a first save, evaluation or compilation may take: none has told how long one takes."""
 
-_SUSPICIOUS = 1.0  # times the longest one, if work tells who holds up all
 _MISSED = 2  # exports, after which a worker is silent
 _FAR_ALONE = 2.0  # times the longest time of work that no other does
 _NOISES_BY_LONGEST = 6.0  # times the noise that the longest time of work tells: none is beyond
@@ -259,7 +258,7 @@ def suspicious_s(rhythm: Rhythm) -> float:
     """Return these seconds if work shows that one worker holds up the others."""
     if rhythm.steps < FEWEST_STEPS:
         return inf
-    return max(NEWS_S, _SUSPICIOUS * rhythm.longest_s)
+    return max(NEWS_S, rhythm.longest_s)
 
 
 def _is_long(history: RunHistory, rhythm: Rhythm) -> bool:
