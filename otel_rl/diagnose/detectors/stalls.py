@@ -42,6 +42,7 @@ from otel_rl.diagnose.thresholds import (
     FRESH_S,
     LONGER,
     MANY,
+    MOSTLY,
     NEARLY_ALL,
     NEWS_S,
 )
@@ -265,7 +266,7 @@ def _is_long(history: RunHistory, rhythm: Rhythm) -> bool:
     """Return whether no step came for far longer than one takes, for the work that goes on."""
     if rhythm.stands_s < stall_s(rhythm):
         return False
-    more = _more_work(history, history.begun_s[max(history.begun_s)], than=_usual_s) or 1.0
+    more = _more_work(history, history.begun_s[max(history.begun_s)], than=_mostly_s) or 1.0
     return rhythm.stands_s >= more * stall_s(rhythm)
 
 
@@ -410,9 +411,10 @@ def _longest_s(tracks: Mapping[str, Track], until_s: float = inf) -> float:
     return max((max(settled(part).values) for part in parts if part.values), default=0.0)
 
 
-def _usual_s(tracks: Mapping[str, Track], until_s: float) -> float:
+def _mostly_s(tracks: Mapping[str, Track], until_s: float) -> float:
+    """Return the time that most of this work took at most: single calls may vary by chance."""
     parts = (track.values[: bisect_right(track.times_s, until_s)] for track in tracks.values())
-    return median([median(part) for part in parts if part] or [0.0])
+    return median([sorted(part)[int(MOSTLY * (len(part) - 1))] for part in parts if part] or [0.0])
 
 
 def _far_s(history: RunHistory, age: _Age) -> float:
@@ -650,12 +652,8 @@ def _behind_their_peers(history: RunHistory, gone: AbstractSet[str]) -> dict[str
     The newest work of the run shows it: a worker that waits comes to no new work. A wait does not
     show it, as the last worker to come to a barrier has none.
     """
-    work = (
-        (history.counts[place], of)
-        for place, of in history.spans.items()
-        if not only_waits(history, place) and not is_pull(history, place)
-    )
-    for counts, of in sorted(work, key=lambda one: newest_s(one[1]), reverse=True):
+    work = ((at, of) for at, of in history.spans.items() if not only_waits(history, at))
+    for place, of in sorted(work, key=lambda one: newest_s(one[1]), reverse=True):
         unsure = may_lack_until(of)
         ends = {
             worker: max(track.steps[-1], unsure)
@@ -664,16 +662,26 @@ def _behind_their_peers(history: RunHistory, gone: AbstractSet[str]) -> dict[str
         }
         behind = {worker: step for worker, step in ends.items() if step < max(ends.values())}
         if 0 < len(behind) < len(ends) / 2:
+            # Who pulls weights does so between pieces of work, and those may be at any pace.
+            alike = [place]
+            if is_pull(history, place):
+                alike += [at for at in history.spans if work_of(at) is Work.GENERATION]
             until = min(behind.values())
-            if _are_in_step([counts[worker].between(0, until) for worker in ends]):
+            if all(_are_in_step(history, at, ends, until) for at in alike if at.role == place.role):
                 return behind
     return {}
 
 
-def _are_in_step(counts: Iterable[Track]) -> bool:
-    """Return whether all workers do this work equally often, and none at its own pace."""
-    times = [sum(of.values) for of in counts]
-    return max(times) - min(times) <= 1
+def _are_in_step(history: RunHistory, place: PhaseKey, workers: Iterable[str], until: int) -> bool:
+    """Return whether workers did this work equally often until a step, none at its own pace.
+
+    Records of many workers lack some of it, and do not show how often they did it.
+    """
+    counts = history.counts[place]
+    if may_lack_until(counts) >= 0:
+        return True
+    times = [sum(counts[one].between(0, until).values) for one in workers if one in counts]
+    return max(times, default=0) - min(times, default=0) <= 1
 
 
 def _is_of_steps(tracks: Mapping[str, Track], stopped_s: float) -> bool:

@@ -8,7 +8,7 @@ they wait for. Parts are counted, because a span does not always name its step.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from math import sqrt
+from math import inf, sqrt
 from statistics import fmean, median, stdev
 from typing import Final, NamedTuple
 
@@ -107,9 +107,11 @@ def standing_work(history: RunHistory) -> Standing | None:
         if waits and (awaited := _awaited(history, makers, stood_s)):
             return awaited
         report_s = max(report_interval_s(history, worker) for worker in workers)
-        if makers and max(_last_s(history, of) for of in makers.values()) <= stood_s + report_s:
+        made_s = max((_last_s(history, of) for of in makers.values()), default=inf)
+        if made_s <= stood_s + report_s:
             return None  # one of them holds up the others, which have nothing to do
-        if any(not _is_before(history, awaiting, one) for one in waits):
+        is_made = history.age_s(made_s) <= TELLING_S + report_s
+        if not is_made and any(not _is_before(history, awaiting, one) for one in waits):
             return None  # the part has not begun
     if _others_stopped_before(history, parts):
         return None

@@ -28,17 +28,16 @@ def has_shrunk(history: RunHistory, role: str, begin_s: float, end_s: float) -> 
     """
     for of, track in _expected(history):
         first, end = (bisect_right(track.times_s, at_s) for at_s in (begin_s, end_s))
-        # The row after it may be of a step of that time; those before it may have the end already.
-        before, meanwhile, after = (
-            track.values[max(0, first - A_FEW) : first],
-            track.values[first : end + 1],
-            track.values[end : end + A_FEW],
-        )
-        if of != role or not (before and meanwhile):
+        values = track.values
+        before = values[max(0, first - A_FEW) : first]
+        if of != role or not before:
             continue
-        # Without a row after it, who reports again may be expected again as well.
-        if min(meanwhile) < min(max(before), max(after, default=inf)):
-            return True
+        # The row after it may be of a step of that time; those before it may have the end already.
+        for place, value in enumerate(values[first : end + 1], first):
+            # Without a row after it, who reports again may be expected again as well.
+            later = values[place + 1 : end + A_FEW]
+            if value < min(max(before), max(later, default=inf)):
+                return True
     return False
 
 

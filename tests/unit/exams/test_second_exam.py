@@ -138,3 +138,15 @@ def test_who_only_waits_for_samples_is_not_named_when_their_makers_hang(
 def test_a_scorer_that_is_called_often_in_a_step_is_named_and_not_its_callers() -> None:
     mark, looks, _ = examined(draw(_named("lockstep.one_scorer_slow"), 730512))
     assert mark.is_right, looks[-1].said.causes
+
+
+def test_a_hang_is_told_though_the_last_calls_before_it_took_long_by_chance() -> None:
+    mark, looks, _ = examined(draw(_named("agents.engine_hangs"), 918273))
+    assert not mark.is_silent
+    assert [cause.kind for cause in looks[-1].said.causes] == [Kind.STALL]
+
+
+def test_scorers_that_leave_and_come_back_until_the_end_of_the_run_are_not_called_frozen() -> None:
+    """The last rows expect none of them, because the run ends."""
+    mark, _, _ = examined(draw(_named("async.scorers_scale"), 918273))
+    assert mark.is_right, mark.alarms
