@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -146,16 +146,28 @@ class _Late(NamedTuple):
 def _is_apart(history: RunHistory, late: _Late, named: Collection[tuple[str, str | None]]) -> bool:
     """Return whether calls take longer than those of most other callers of the same servers.
 
-    A queue before the answer is long for one caller and then for another; a transit is long for
-    one. Some callers may be farther away than others.
+    A queue before the answer is long for one caller and then for another, and longest for all
+    alike; a transit is long for one. Some callers may be farther away than others.
     """
     others = [
-        found[1]
+        since
         for worker, track in history.workers.get(late.key, {}).items()
-        if (late.key, worker) not in named
-        if (found := medians(settled(track), late.change.step)) is not None
+        if (late.key, worker) not in named and (since := _since(history, late, track))
     ]
-    return late.change.after >= LONGER * median(others or [0.0])
+    if not others:
+        return True
+    own = _since(history, late, history.workers.get(late.key, {}).get(late.worker or "", Track()))
+    longest_s = median(map(_slowest, others))
+    is_longest = not own or _slowest(own) >= longest_s + HALF * late.on_the_way
+    return is_longest and late.change.after >= LONGER * median(map(median, others))
+
+
+def _since(history: RunHistory, late: _Late, track: Track) -> Sequence[float]:
+    return settled(track).finite().between(late.change.step, history.last).values
+
+
+def _slowest(values: Sequence[float]) -> float:
+    return sorted(values)[int((1 - LARGE_PART) * (len(values) - 1))]
 
 
 def _work_without_syncs(history: RunHistory) -> list[Track]:

@@ -150,3 +150,10 @@ def test_scorers_that_leave_and_come_back_until_the_end_of_the_run_are_not_calle
     """The last rows expect none of them, because the run ends."""
     mark, _, _ = examined(draw(_named("async.scorers_scale"), 918273))
     assert mark.is_right, mark.alarms
+
+
+@pytest.mark.parametrize("name", ["lockstep.plain_called", "lockstep.evaluation_moves_away"])
+def test_a_caller_that_often_waits_behind_others_has_no_slow_messages(name: str) -> None:
+    """Its longest waits are no longer than theirs."""
+    mark, _, _ = examined(draw(_named(name), 246813))
+    assert mark.is_right, mark.alarms
