@@ -672,6 +672,7 @@ def test_a_report_has_the_steps_of_the_fault_the_settings_and_the_log(
         ["lr", "0.5", "2.0"],
         ["seed", "–", "1"],  # noqa: RUF001  # as the page has it
     ]
+    browser.do("document.querySelector('[data-panel]').scrollIntoView()")  # drawn once seen
     browser.wait("document.querySelector('[data-panel]')?.data?.length > 0")
     browser.do(
         "otelRl.saving.download = (name, url) => { window.saved = decodeURIComponent(url); };"
