@@ -50,7 +50,9 @@ LIMITS = ReceiveLimits(
     max_experiments=20,
     max_concurrent_requests=4,
 )
-ALIGN = AlignSettings(max_series=300, max_open_steps=100, max_remembered=10_000, max_spans=1_000)
+ALIGN = AlignSettings(
+    max_series=300, max_keys=600, max_open_steps=100, max_remembered=10_000, max_spans=1_000
+)
 
 
 class _Errors(logging.Handler):

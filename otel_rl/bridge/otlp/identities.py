@@ -39,6 +39,12 @@ _MAX_BYTES: Final = 96 << 20
 _SERIES_BYTES: Final = 400
 """Of a series without its texts, which are as long as the bytes that name it."""
 
+_ATTRIBUTE_BYTES: Final = 270
+"""Of an attribute of a series without its texts: its bytes, and its name and value, are objects."""
+
+_RESOURCE_BYTES: Final = 500
+"""Of a resource or a scope without its texts."""
+
 _MAX_RESOURCE_BYTES: Final = _MAX_BYTES // 4
 """Memory of the identities of one resource. Beyond it all of them are read anew."""
 
@@ -112,7 +118,7 @@ class Scope:
         scope = InstrumentationScope.FromString(serialized)
         self.sender = sender
         self.sound_for: object = None
-        self.size = _SERIES_BYTES + 2 * len(serialized)
+        self.size = _RESOURCE_BYTES + 2 * len(serialized)
         self._name, self._reduction = _scope_name(scope), _reduction(scope)
         self.known: dict[tuple[object, ...], Identity] = {}
 
@@ -138,9 +144,10 @@ class Scope:
         found = self.known.get(key)
         if found is None:
             found = self._read(name, unit, instrument, data, attributes)
-            size = _SERIES_BYTES + 2 * sum(map(len, (name, unit, *attributes)))
+            texts = 2 * sum(map(len, (name, unit, *attributes)))
+            size = _SERIES_BYTES + _ATTRIBUTE_BYTES * len(attributes) + texts
             if self.size > _MAX_RESOURCE_BYTES:
-                self.known, self.size = {}, _SERIES_BYTES
+                self.known, self.size = {}, _RESOURCE_BYTES
             self.known[key] = found
             self.size += size
         return found
@@ -198,7 +205,7 @@ class Identified:
         self.experiment = experiment_of(resource.attributes)
         self.team = team_of(resource.attributes)
         self.sound_for: object = None
-        self._bytes = _SERIES_BYTES + 3 * len(serialized)
+        self._bytes = _RESOURCE_BYTES + 3 * len(serialized)
         self._key = serialized
         self._scopes: dict[bytes, Scope] = {}
 

@@ -15,6 +15,7 @@ from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validate import validate
 from otel_rl.errors import OtelRLError
 from otel_rl.records import Batch, ExperimentKey, Signal
+from otel_rl.semconv.spec import Instrument
 from tests.support.doors import decode
 from tests.support.otlp_requests import delimited, gauge, key_values, metrics_request, trace_request
 
@@ -119,6 +120,26 @@ def test_long_resources_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyP
 
     # Nearly 200 of 28 kB each.
     assert kept_bytes(read, 1000) < 16 << 20
+
+
+@pytest.mark.parametrize("attributes", [0, 1, 3])
+def test_short_identities_are_remembered_up_to_a_bound(
+    attributes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identities, "_MAX_BYTES", 4 << 20)
+
+    def read(number: int) -> None:
+        resource = metrics_request(resource={"service.instance.id": str(number)})
+        found = identified(resource.resource_metrics[0].resource.SerializeToString())
+        scope = found.scope(b"")
+        for place in range(10):
+            texts = {f"{key}": f"{number}-{place}" for key in range(attributes)}
+            pairs = tuple(one.SerializeToString() for one in key_values(texts))
+            scope.identity(f"m{place}", "s", Instrument.GAUGE, "", pairs)
+        identities.measure(found)
+
+    # What it counts of so many short objects is an estimate.
+    assert kept_bytes(read, 2000) < 5 << 20
 
 
 def test_unknown_fields_of_a_resource_leave_nothing_behind() -> None:
