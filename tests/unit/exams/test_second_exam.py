@@ -117,16 +117,19 @@ def test_a_healthy_run_is_right_without_a_cause() -> None:
 
 @pytest.mark.parametrize(
     ("name", "seed"),
-    [
-        ("async.all_generators_hang", 730512),  # the trainers wait for samples
-        ("async.all_generators_hang", 12),  # the buffer has nothing to tell
-        ("async.scorers_hang", 12),  # no weights are pushed any more
-        ("async.scorers_hang", 399253),  # samples are there at once, as a rule
-        ("async.scorers_hang", 570174),  # who makes them has gone on for a while
-        # Those who make samples at their own pace are in no step together:
-        ("async.all_generators_hang", 30414),
-        ("async.scorers_hang", 118705),
-    ],
+    slow_after(
+        3,
+        [
+            ("async.all_generators_hang", 730512),  # the trainers wait for samples
+            ("async.scorers_hang", 399253),  # samples are there at once, as a rule
+            # Those who make samples at their own pace are in no step together:
+            ("async.all_generators_hang", 30414),
+            ("async.scorers_hang", 118705),
+            ("async.scorers_hang", 570174),  # who makes them has gone on for a while
+            ("async.all_generators_hang", 12),  # the buffer has nothing to tell
+            ("async.scorers_hang", 12),  # no weights are pushed any more
+        ],
+    ),
 )
 def test_who_only_waits_for_samples_is_not_named_when_their_makers_hang(
     name: str, seed: int
@@ -140,18 +143,21 @@ def test_a_scorer_that_is_called_often_in_a_step_is_named_and_not_its_callers() 
     assert mark.is_right, looks[-1].said.causes
 
 
+@pytest.mark.slow
 def test_a_hang_is_told_though_the_last_calls_before_it_took_long_by_chance() -> None:
     mark, looks, _ = examined(draw(_named("agents.engine_hangs"), 918273))
     assert not mark.is_silent
     assert [cause.kind for cause in looks[-1].said.causes] == [Kind.STALL]
 
 
+@pytest.mark.slow
 def test_scorers_that_leave_and_come_back_until_the_end_of_the_run_are_not_called_frozen() -> None:
     """The last rows expect none of them, because the run ends."""
     mark, _, _ = examined(draw(_named("async.scorers_scale"), 918273))
     assert mark.is_right, mark.alarms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lockstep.plain_called", "lockstep.evaluation_moves_away"])
 def test_a_caller_that_often_waits_behind_others_has_no_slow_messages(name: str) -> None:
     """Its longest waits are no longer than theirs."""
