@@ -100,6 +100,7 @@ def standing_work(history: RunHistory) -> Standing | None:
     # Generators pull weights at their own pace: the next step may wait for their samples.
     awaiting = own[0] if place in pulls else place
     waits = _waits_before(history, awaiting, parts[awaiting])
+    # Where all have done all parts, training needs samples next, though no wait for them is told.
     is_training = work_of(awaiting) is Work.TRAINING and parts[awaiting].most == most
     if waits or is_training:
         makers, workers = _makers(history, awaiting), parts[awaiting].times.keys()
