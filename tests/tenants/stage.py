@@ -125,6 +125,8 @@ def _bridge(
     file = directory / "bridge.toml"
     file.write_text(
         f"stop_timeout = {STOP_TIMEOUT_S}\n"
+        # The victims have no worker that is still to come: rows are late for the attack alone.
+        'rows.start_wait = "0s"\n'
         + "".join(
             f'[[team]]\nname = "{name}"\nexperiments = ["{name}/*"]\n'
             f'sha256 = ["{sha256(token.encode()).hexdigest()}"]\n'
