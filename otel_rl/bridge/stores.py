@@ -3,6 +3,7 @@
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Collection
 
 from otel_rl.bridge.config import RUN_SHARE, BridgeSettings
@@ -41,6 +42,7 @@ class Stores:
         tenant: Callable[[ExperimentKey], str],
         gained: Callable[[ExperimentKey, bool], None],
         lost: Callable[[Collection[ExperimentKey]], None],
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         journal = settings.journal
         url = None if journal.url is None else journal.url.get_secret_value()
@@ -67,12 +69,14 @@ class Stores:
             is_shared=shares.are_needed,
             owners=self.owners,
         )
-        self.room = JournalShares(shares, journal.max_bytes, self.spool.in_use, tenant)
+        self.room = JournalShares(
+            shares, journal.max_bytes, self.spool.in_use, tenant, clock_s=clock_s
+        )
         self.run_store = RunStore(
             self.journal,
             max_share=RUN_SHARE,
             owners=self.owners,
-            is_left=self.room.is_left,
+            shares=self.room,
         )
         self.deliveries = DeliveryStore(
             self.journal,

@@ -32,9 +32,12 @@ _T = TypeVar("_T")
 Value = str | bytes | int | None
 """What a column holds."""
 
-ROOM_OF_ROWS: Final = "(row_bytes + 64 * (runs.next_row - pruned_row))"
-"""Bytes that the rows of one of the ``runs`` take on the disk, about: their bodies, and for each
-its key and the empty part of its page (40 to 100 bytes, measured)."""
+BYTES_BESIDE_ROW: Final = 64
+"""What a row takes beside its body: its key and the empty part of its page (40 to 100 bytes,
+measured)."""
+
+ROOM_OF_ROWS: Final = f"(row_bytes + {BYTES_BESIDE_ROW} * (runs.next_row - pruned_row))"
+"""Bytes that the rows of one of the ``runs`` take on the disk, about."""
 
 RECORD_BYTES: Final = 100
 """What a record of a run takes beside its body: its key, its place in an index, the rest of a
@@ -293,10 +296,12 @@ class Use:
     Attributes:
         waiting: Bytes of the batches that are not turned into rows yet.
         made: Bytes of what was made of batches: rows, state, description, logs and history.
+        rows: The part of ``made`` that is rows.
     """
 
     waiting: int
     made: int
+    rows: int = 0
 
     @property
     def total(self) -> int:

@@ -13,10 +13,11 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from otel_rl.bridge.counters import StateFault
 from otel_rl.bridge.journal.interface import (
+    BYTES_BESIDE_ROW,
     ROOM_OF_ROWS,
     Connection,
     Journal,
@@ -90,6 +91,9 @@ class PreparedCommit:
 
     Args:
         now_ns: Time of the commit, in nanoseconds since the epoch.
+
+    Attributes:
+        row_bytes: What its rows take on the disk, about.
     """
 
     def __init__(self, commit: Commit, now_ns: int) -> None:
@@ -101,6 +105,7 @@ class PreparedCommit:
         self._rows = [
             (self._run, number, body, checksum(body, self._run, number)) for number, body in bodies
         ]
+        self.row_bytes = sum(len(body) + BYTES_BESIDE_ROW for _, body in bodies)
         self._description = (
             None if commit.description is None else encode_description(commit.description)
         )
@@ -184,13 +189,29 @@ class SavedRun:
         return self.logs.get(kind, ())
 
 
+class Shares(Protocol):
+    """Room of the journal that the tenants of runs have left. Any thread may call any method."""
+
+    def is_left(self, key: ExperimentKey, /) -> bool:
+        """Return whether more of the tenant's batches may be made into rows."""
+        ...
+
+    def is_left_for_rows(self, key: ExperimentKey, /) -> bool:
+        """Return whether the tenant's begun steps may become rows."""
+        ...
+
+    def add_rows(self, key: ExperimentKey, n_bytes: int, /) -> None:
+        """Count stored rows."""
+        ...
+
+
 class RunStore:
     """The runs of one journal. Any thread may read; one thread commits.
 
     Args:
         max_share: Share of the journal's bound that the rows of one run may take, see ``has_room``.
         clock_ns: Clock in nanoseconds since the epoch, for messages.
-        is_left: Returns whether the tenant of a run has room for more rows.
+        shares: Room that the tenants of runs have left.
     """
 
     def __init__(
@@ -200,10 +221,10 @@ class RunStore:
         max_share: float = 1.0,
         owners: Ownership | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
-        is_left: Callable[[ExperimentKey], bool] = lambda _: True,
+        shares: Shares | None = None,
     ) -> None:
         self._journal = journal
-        self._is_left = is_left
+        self._shares = shares
         self._owners = owners or SoleOwner()
         self._clock_ns = clock_ns
         self._max_row_bytes = int(max_share * journal.max_bytes)
@@ -232,6 +253,9 @@ class RunStore:
                 one.store(connection)
 
         self._journal.write(store)
+        if self._shares is not None:
+            for made in prepared:
+                self._shares.add_rows(made.key, made.row_bytes)
         for one in commits:
             if one.description is not None:
                 self._descriptions[one.key] = one.description
@@ -250,12 +274,20 @@ class RunStore:
         return known
 
     def has_room(self, key: ExperimentKey) -> bool:
-        """Return whether a run's rows and its tenant's data leave room for more.
+        """Return whether a run's rows and its tenant's data leave room for more batches.
 
         Rows that a tracker does not take may not use up the room of other runs: then the batches of
         the run wait, and in the end its senders do.
         """
-        return self._is_left(key) and self._number(key, ROOM_OF_ROWS) < self._max_row_bytes
+        is_left = self._shares is None or self._shares.is_left(key)
+        return is_left and self._number(key, ROOM_OF_ROWS) < self._max_row_bytes
+
+    def has_room_for_begun(self, key: ExperimentKey) -> bool:
+        """Return whether the rows of a run's tenant leave room for those of begun steps.
+
+        It does not ask what the tenant's open steps take: they become smaller with each row.
+        """
+        return self._shares is None or self._shares.is_left_for_rows(key)
 
     def open_runs(self) -> Sequence[ExperimentKey]:
         """Return the runs whose state holds samples that are in no row yet."""

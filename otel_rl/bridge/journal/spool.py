@@ -249,11 +249,12 @@ class Spool:
     def in_use(self) -> Mapping[ExperimentKey, Use]:
         with self._journal.read() as connection:
             found = connection.execute(
-                f"SELECT experiment, trial, {WAITING}, {MADE} FROM runs"  # noqa: S608  # ours
+                f"SELECT experiment, trial, {WAITING}, {MADE}, {ROOM_OF_ROWS}"  # noqa: S608  # ours
+                " FROM runs"
             ).fetchall()
         return {
-            ExperimentKey(name, trial): Use(int(waiting), int(made))
-            for name, trial, waiting, made in found
+            ExperimentKey(name, trial): Use(int(waiting), int(made), int(rows))
+            for name, trial, waiting, made, rows in found
             if waiting or made
         }
 

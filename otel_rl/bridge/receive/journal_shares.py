@@ -1,8 +1,10 @@
 """Share of the journal that the experiments of each token may use together.
 
 Usage covers everything of a run: its batches and all that was made of them. A request is refused
-once its token has used up its share, and no more rows are made once the rows alone use up the
-share. Work that was begun before goes on: the journal has room for twice its bound.
+once its token has used up its share. No more batches are made into rows once what was made uses up
+the share, and begun steps stay open once the rows alone do: rows may be several times larger than
+the batches and the state that they are made of. The journal has room for more than the shares, as
+what is under way when a share is used up is stored.
 """
 
 import threading
@@ -46,7 +48,9 @@ class JournalShares:
         self._lock = threading.Lock()
         self._used: Counter[str] = Counter()
         self._made: Counter[str] = Counter()  # the part of it that is not batches
+        self._rows: Counter[str] = Counter()  # the part of that which is rows
         self._since: Counter[str] = Counter()  # taken since the last query of the journal
+        self._rows_since: Counter[str] = Counter()  # rows made since then
         self._is_asking = False
         self._next_s = 0.0
 
@@ -85,6 +89,23 @@ class JournalShares:
         with self._lock:
             return self._made[token] < self._shares.of(token, self._max_bytes)
 
+    def is_left_for_rows(self, key: ExperimentKey) -> bool:
+        """Return whether the tenant's begun steps may become rows."""
+        if not self.is_shared:
+            return True
+        self._ask_if_due()
+        token = self._owner_of(key)
+        with self._lock:
+            rows = self._rows[token] + self._rows_since[token]
+            return rows < self._shares.of(token, self._max_bytes)
+
+    def add_rows(self, key: ExperimentKey, n_bytes: int) -> None:
+        """Count stored rows."""
+        if self.is_shared and n_bytes:
+            token = self._owner_of(key)
+            with self._lock:
+                self._rows_since[token] += n_bytes
+
     def _ask_if_due(self) -> None:
         with self._lock:
             is_due = not self._is_asking and self._clock_s() >= self._next_s
@@ -94,20 +115,23 @@ class JournalShares:
 
     def _ask(self) -> None:
         with self._lock:
-            before = self._since.copy()
+            before, rows_before = self._since.copy(), self._rows_since.copy()
         used: Counter[str] = Counter()
         made: Counter[str] = Counter()
+        rows: Counter[str] = Counter()
         try:
             for key, use in self._in_use().items():
                 token = self._owner_of(key)
                 used[token] += use.total
                 made[token] += use.made
+                rows[token] += use.rows
         except JournalError:
             return  # the next writer gets the error; the figures stay
         else:
             with self._lock:
-                self._used, self._made = used, made
+                self._used, self._made, self._rows = used, made, rows
                 self._since -= before  # in the answer, or never stored
+                self._rows_since -= rows_before
         finally:
             with self._lock:
                 self._is_asking = False

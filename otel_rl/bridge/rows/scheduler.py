@@ -456,17 +456,26 @@ class Scheduler:
         if batches.parts is not None:
             rows = run.close_surplus(clock_ns, turn)
         else:
-            is_reported = run.counts.is_due(now_ns, self._report_ns)
-            report = run.report(self._around.gauges(key)) if is_reported else {}
-            rows = run.close(clock_ns, report=report, turn=turn)
-            done.has_more |= run.has_more
-            if rows and report:
-                run.counts.written(report, now_ns)
+            rows = ()
+            if self._run_store.has_room_for_begun(key):
+                rows = self._close(key, run, turn, clock_ns=clock_ns, now_ns=now_ns)
+                done.has_more |= run.has_more
             description = self._news(key, run)
         if rows or is_due or description is not None:
             done.commits.append(run.commit(rows, description, clock_ns))
         elif batches.parts is None and not batches.taken:
             self._uncommitted_findings.pop(key, None)
+
+    def _close(
+        self, key: ExperimentKey, run: Run, turn: Turn, *, clock_ns: int, now_ns: int
+    ) -> Sequence[Row]:
+        """Make rows of what is complete by ``clock_ns``, with a report of the run if it is due."""
+        is_reported = run.counts.is_due(now_ns, self._report_ns)
+        report = run.report(self._around.gauges(key)) if is_reported else {}
+        rows = run.close(clock_ns, report=report, turn=turn)
+        if rows and report:
+            run.counts.written(report, now_ns)
+        return rows
 
     def _read(self, key: ExperimentKey, run: Run, max_bytes: int) -> None:
         """Read the next batches of a run: valid ones, or one damaged one."""
