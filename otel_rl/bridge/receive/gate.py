@@ -3,8 +3,8 @@
 * ``InFlight`` bounds the bytes of the bodies that are held. A request beyond it is refused.
 * ``Gate`` bounds the work in progress. A request beyond it waits for its turn.
 
-In both, each token has a part of its own, which no other token can use up. Beyond its part, a token
-takes from a part that is common to all.
+In both, each token has a part of its own, which no other token can use up. Of bytes in flight, it
+takes more from a part that is common to all.
 """
 
 import asyncio
@@ -34,19 +34,16 @@ class _Account:
         common: The part from which tokens take beyond their own.
     """
 
-    def __init__(self, own_of: Callable[[str], int], common: int) -> None:
-        self._own_of = own_of
+    def __init__(self, own_of: Callable[[str], int], common: int = 0) -> None:
+        self.own_of = own_of
         self._common = common
         self._taken: dict[str, int] = {}
         self._beyond = 0
 
-    def most(self, token: str) -> int:
-        return self._own_of(token) + self._common
-
-    def fits(self, token: str, n: int, *, is_common_free: bool = True) -> bool:
-        """Return whether a token may take ``n`` more, with or without the common part."""
+    def fits(self, token: str, n: int) -> bool:
+        """Return whether a token may take ``n`` more."""
         beyond = self._beyond + self._growth(token, n)
-        return beyond <= self._beyond or (is_common_free and beyond <= self._common)
+        return beyond <= self._beyond or beyond <= self._common
 
     def add(self, token: str, n: int) -> None:
         """Take ``n`` more; a negative ``n`` gives back."""
@@ -58,7 +55,7 @@ class _Account:
             self._taken.pop(token, None)
 
     def _growth(self, token: str, n: int) -> int:
-        own, before = self._own_of(token), self._taken.get(token, 0)
+        own, before = self.own_of(token), self._taken.get(token, 0)
         return max(0, before + n - own) - max(0, before - own)
 
 
@@ -82,14 +79,13 @@ class Turn:
 
 
 class Gate:
-    """Lets in as much as its bound allows; other requests wait, in turns of their senders.
+    """Lets in as much of each token as its part allows; the rest waits, in turns of the senders.
 
-    A request that waits for the common part meanwhile keeps others from taking it. A request that
-    fits into its token's own part passes. Any thread may call any method.
+    A request that waits for room keeps later ones of its token from taking the room. Any thread may
+    call any method.
 
     Args:
-        own_of: Returns the part that a token has for itself.
-        common: The part from which tokens take beyond their own.
+        own_of: Returns the part of a token.
         least: Least amount that a request counts as.
         max_waiting: Number of requests that may wait. A further one shortens the longest line.
     """
@@ -98,7 +94,6 @@ class Gate:
         self,
         own_of: Callable[[str], int],
         *,
-        common: int = 0,
         least: int = 1,
         max_waiting: int = _ANY,
     ) -> None:
@@ -106,7 +101,7 @@ class Gate:
         self._max_waiting = max_waiting
         # _lock guards everything below, and the turns.
         self._lock = threading.Lock()
-        self._account = _Account(own_of, common)
+        self._account = _Account(own_of)
         self._lines: dict[Sender, deque[Turn]] = {}
         self._waiting = 0
 
@@ -115,9 +110,10 @@ class Gate:
         return self._waiting
 
     def ask(self, sender: Sender, n: int = 1) -> Turn:
-        """Ask for a turn with ``n``, or with the most that the sender's token can get."""
+        """Ask for a turn with ``n``, or with so much that the token can have a small one beside."""
         with self._lock:
-            turn = Turn(self, sender, min(max(n, self._least), self._account.most(sender[0])))
+            most = max(self._least, self._account.own_of(sender[0]) - self._least)
+            turn = Turn(self, sender, min(max(n, self._least), most))
             self._lines.setdefault(sender, deque()).append(turn)
             self._waiting += 1
             self._let_in()
@@ -182,11 +178,13 @@ class Gate:
             pass
 
     def _let_one_in(self) -> bool:
-        is_common_free = True
+        full: set[str] = set()
         for sender, line in self._lines.items():
-            turn = line[0]
-            if not self._account.fits(sender[0], turn.n, is_common_free=is_common_free):
-                is_common_free = False
+            turn, token = line[0], sender[0]
+            if token in full:
+                continue
+            if not self._account.fits(token, turn.n):
+                full.add(token)
                 continue
             self._take_out(turn)
             if turn.granted.set_running_or_notify_cancel():
@@ -243,7 +241,7 @@ class InFlight:
                 raise Overloaded(
                     f"More than {self._max_bytes} bytes of requests are in flight"
                     f"{f', or those of token {token} are over its share' * bool(token)}.",
-                    hint="Send it again later. If this stays, raise receive.max_body_bytes."
+                    hint="Send it again later. If this stays, raise receive.max_body_bytes"
                     " of the bridge: it holds 16 times as much.",
                 )
             self._account.add(token, n)

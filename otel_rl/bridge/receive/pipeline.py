@@ -36,9 +36,9 @@ _ROUND_S = 0.01
 
 _MESSAGES_PER_OBJECT = 2  # lower bound of the cost of one JSON object in memory and time
 
-# Parts of the largest request. A thread holds the interpreter while it parses, so more at once make
-# none faster, but each waits for the others to get to it. A token may always have a quarter in
-# work, and beyond that all share as much as the largest. None counts as less than a sixteenth.
+# Parts of the largest request: a token may have a quarter in work, and no request counts as less
+# than a sixteenth. A thread holds the interpreter while it parses, so more at once make none
+# faster, and each, with the event loop and the row thread, waits for the others to get to it.
 _OWN, _LEAST = 4, 16
 
 # JSON becomes objects of Python, which take more time and memory than protobuf.
@@ -124,7 +124,7 @@ class IngestPipeline:
             for_all_bytes=2 * limits.max_body_bytes,
         )
         largest = limits.max_body_bytes
-        self._gate = Gate(lambda _: largest // _OWN, common=largest, least=largest // _LEAST)
+        self._gate = Gate(lambda _: largest // _OWN, least=largest // _LEAST)
         self._threads = ThreadPoolExecutor(
             limits.max_concurrent_requests, thread_name_prefix="otel-rl-intake"
         )

@@ -8,14 +8,14 @@ import pytest
 from otel_rl.bridge.receive.gate import Gate, Turn
 from otel_rl.errors import MalformedRequest, Overloaded
 
-OWN, COMMON = 4, 16
-LARGEST = COMMON
+OWN, LARGEST = 4, 16
 A, B = ("a", "1.1.1.1"), ("b", "2.2.2.2")
+A_ELSEWHERE = ("a", "3.3.3.3")
 
 
 @pytest.fixture
 def gate() -> Gate:
-    return Gate(lambda _: OWN, common=COMMON, least=OWN)
+    return Gate(lambda _: OWN)
 
 
 def is_in(turn: Turn) -> bool:
@@ -38,7 +38,7 @@ def test_the_largest_request_leaves_room_for_a_small_one(gate: Gate) -> None:
 
 def test_what_one_token_takes_and_waits_for_leaves_another_its_own(gate: Gate) -> None:
     greedy = [gate.ask(A) for _ in range(100)]
-    assert sum(map(is_in, greedy)) == (OWN + COMMON) // OWN
+    assert sum(map(is_in, greedy)) == OWN
     small = gate.ask(B)
     assert is_in(small)
     small.leave()
@@ -58,7 +58,7 @@ def test_an_address_has_its_turn_among_many_requests_of_another() -> None:
 
 def test_a_large_request_is_not_passed_for_ever_by_small_ones(gate: Gate) -> None:
     small = [gate.ask(A) for _ in range(5)]
-    large = gate.ask(B, LARGEST)
+    large = gate.ask(A_ELSEWHERE, LARGEST)
     assert not is_in(large)
     for n, turn in enumerate(small):
         small.append(gate.ask(A))
@@ -69,13 +69,21 @@ def test_a_large_request_is_not_passed_for_ever_by_small_ones(gate: Gate) -> Non
     assert is_in(large)
 
 
-def test_a_request_over_the_bound_counts_as_all_of_it(gate: Gate) -> None:
+def test_a_request_over_the_bound_leaves_room_for_one_small_one(gate: Gate) -> None:
     turn = gate.ask(A, 1000)
     assert is_in(turn)
+    assert is_in(gate.ask(A))
     assert not is_in(gate.ask(A))
     assert is_in(gate.ask(B))
     turn.leave()
     assert gate.waiting == 0
+
+
+def test_large_requests_of_a_token_are_in_work_one_at_a_time(gate: Gate) -> None:
+    first, second = gate.ask(A, LARGEST), gate.ask(A_ELSEWHERE, LARGEST)
+    assert (is_in(first), is_in(second)) == (True, False)
+    first.leave()
+    assert is_in(second)
 
 
 def test_too_many_that_wait_shorten_the_longest_line() -> None:
