@@ -241,6 +241,8 @@ def bridge(
         "OTEL_RL_BRIDGE__JOURNAL__MAX_BYTES": str(journal_bytes),
         # A worker that has sent its last step is not waited for.
         "OTEL_RL_BRIDGE__ROWS__WAIT": "2",
+        # The quiet experiment has no worker that is still to come.
+        "OTEL_RL_BRIDGE__ROWS__START_WAIT": "0",
         "OTEL_RL_BRIDGE__ROWS__WORKER_TIMEOUT": "2",
         "OTEL_RL_BRIDGE__TRACKER__KEEP_CONFIRMED": "1",
         "OTEL_RL_BRIDGE__TRACKER__CONFIRM_INTERVAL": "1",

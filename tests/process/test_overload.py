@@ -14,3 +14,4 @@ def test_an_overloaded_bridge_refuses_recovers_and_loses_nothing(tmp_path: Path)
     assert figures.refused > 0
     assert figures.acknowledged > 0
     assert (figures.lost, figures.doubled) == (0, 0)
+    assert figures.victim_failed == 0

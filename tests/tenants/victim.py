@@ -155,7 +155,7 @@ class _Http:
             timeout=timeout_s,
             headers={
                 "content-type": "application/x-protobuf",
-                "authorization": f"Bearer {to.token}",
+                **({"authorization": f"Bearer {to.token}"} if to.token else {}),
             },
         )
 
@@ -174,7 +174,7 @@ class _Grpc:
         channel = grpc.insecure_channel(f"127.0.0.1:{to.grpc}")
         self._stub = MetricsServiceStub(channel)  # type: ignore[no-untyped-call]
         self._timeout_s = timeout_s
-        self._metadata = (("authorization", f"Bearer {to.token}"),)
+        self._metadata = (("authorization", f"Bearer {to.token}"),) if to.token else ()
 
     def __call__(self, request: ExportMetricsServiceRequest) -> str:
         try:
